@@ -56,6 +56,7 @@ from cluster_planner.inputs.model_costs import (
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.cluster_anew import cluster_at, handover_s, samples_per_s, with_cluster
 from cluster_planner.pipeline.memory_fit import largest_fitting_window
+from cluster_planner.pipeline.swapped_nodes import with_swapped_nodes
 from cluster_planner.plan import (
     Cluster,
     ClusterPrediction,
@@ -148,6 +149,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "handover_s",
     "samples_per_s",
     "with_cluster",
+    "with_swapped_nodes",
     # Predicting what given clusters will do.
     "Forecast",
     "WorkTimes",

@@ -13,7 +13,7 @@ from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.views.progress import event_line
 from ravnest.page.access import Access, new_token
 from ravnest.page.followed_run import FollowedRun
-from ravnest.page.server import PageServer, listen
+from ravnest.page.server import PageServer, listen, page_app
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/support/recorded_run"
@@ -53,7 +53,7 @@ def _shown(driver: Any, folder: Path, path: Path, width: int, dark: bool, until_
         (run / "summary.json").unlink()
         lock = RunLock(run)
     listening, token = listen("127.0.0.1", 0), new_token()
-    server = PageServer(FollowedRun(run, event_line), Access(token), listening)
+    server = PageServer(page_app(FollowedRun(run, event_line), Access(token)), listening)
     server.start()
     try:
         driver.get(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}")

@@ -57,6 +57,10 @@ def plan(
     everything: Annotated[
         bool, typer.Option("--all", help="Print each stage of a large plan, of which a summary is printed otherwise.")
     ] = False,
+    page: Annotated[
+        bool,
+        typer.Option("--page", help="Show the plan in a browser, to try other places for its nodes, until Ctrl-C."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
@@ -109,6 +113,10 @@ def plan(
     console = Console(soft_wrap=True)
     console.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
     console.print(f"Next: ravnest run {output}", highlight=False)
+    if page:
+        from ravnest.cli.watch import show_plan_page
+
+        show_plan_page(made, output)
 
 
 def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:

@@ -1,7 +1,7 @@
-"""`ravnest watch`, and `ravnest run --page`: the page of a run, for a browser.
+"""`ravnest watch`, `ravnest run --page` and `ravnest plan --page`: the page of a run, or of a plan, for a browser.
 
-In: the run's folder, and where to listen. Out: a link with the token that the page wants, and a server until Ctrl-C;
-beside a run it is a process of its own, which ends some seconds after the run has.
+In: the run's folder or the plan, and where to listen. Out: a link with the token that the page wants, and a server
+until Ctrl-C; beside a run it is a process of its own, which ends some seconds after the run has.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from cluster_planner import Plan
     from ravnest.page.server import PageServer
 
 PORT = 7070
@@ -38,14 +39,22 @@ Host = Annotated[
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/; or a plan.yaml.")],
     port: Port = PORT,
     host: Host = LOOPBACK,
     with_run: Annotated[int | None, typer.Option("--with-run", hidden=True)] = None,
 ) -> None:
-    """Show a run in a browser, whether it goes on or has ended. Ctrl-C ends the page; the run does not notice."""
+    """Show a run in a browser, whether it goes on or has ended; or a plan, to try other places for its nodes.
+
+    Ctrl-C ends the page; the run does not notice.
+    """
     if with_run is not None:
         _serve_beside(run, with_run)
+        return
+    if run.is_file():
+        import ravnest
+
+        show_plan_page(ravnest.load_plan(run), run, host, port)
         return
     from ravnest.page.access import token_of
     from ravnest.results.run_state import find_run
@@ -61,6 +70,19 @@ def watch(
         _server(path, token, listening).serve()
     except KeyboardInterrupt:
         return
+
+
+def show_plan_page(plan: Plan, path: Path, host: str = LOOPBACK, port: int = PORT) -> None:
+    """Serve the page of a plan until Ctrl-C."""
+    from ravnest.page.access import Access, new_token
+    from ravnest.page.plan_app import plan_app
+    from ravnest.page.server import PageServer
+
+    listening, token = listening_at(host, port), new_token()
+    typer.echo(f"{path}: {link_to(listening, host, token)}")
+    typer.echo("Ctrl-C ends the page", err=True)
+    with suppress(KeyboardInterrupt):
+        PageServer(plan_app(plan, Access(token, {socket.gethostname()})), listening).serve()
 
 
 def listening_at(host: str, port: int) -> socket.socket:
@@ -85,9 +107,9 @@ def _server(run: Path, token: str, listening: socket.socket) -> PageServer:
     from ravnest.cli.views.progress import event_line
     from ravnest.page.access import Access
     from ravnest.page.followed_run import FollowedRun
-    from ravnest.page.server import PageServer
+    from ravnest.page.server import PageServer, page_app
 
-    return PageServer(FollowedRun(run, event_line), Access(token, {socket.gethostname()}), listening)
+    return PageServer(page_app(FollowedRun(run, event_line), Access(token, {socket.gethostname()})), listening)
 
 
 @contextmanager

@@ -6,24 +6,21 @@ most, by one thread, and only while somebody looks.
 """
 
 import asyncio
-import base64
-import hashlib
 import json
-import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from ravnest.page.access import Access
+from ravnest.page.guarded_app import guarded_app
 from ravnest.page.prometheus import CONTENT_TYPE, metrics_text
 
 MOST_VIEWERS = 32
@@ -35,9 +32,6 @@ _ALIVE_S = 5.0
 _STAGES_A_SECOND = 250
 """A run of more stages is sent less often, so that browsers keep up."""
 _PAGE = Path(__file__).with_name("page.html")
-_REFUSED = (
-    "<!doctype html><html lang=en><meta charset=utf-8><title>ravnest</title><main><h1>Not shown</h1><p>{}.</main>"
-)
 
 
 class Followed(Protocol):
@@ -83,42 +77,7 @@ class _Looks:
 
 def page_app(run: Followed, access: Access) -> Starlette:
     """The application that shows a run to whoever has access."""
-    html = _PAGE.read_text(encoding="utf-8")
-    policy, looks, viewers = content_policy(html), _Looks(run), [0]
-
-    def guarded(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def checked(request: Request) -> Response:
-            navigates = request.url.path == "/"
-            asked = request.query_params.get("token") if navigates else None
-            refused = access.refused(request.headers, asked=asked, navigates=navigates)
-            if refused is not None and navigates:
-                response: Response = HTMLResponse(_REFUSED.format(refused.capitalize()), 403)
-            elif refused is not None:
-                response = PlainTextResponse(f"{refused}\n", 403)
-            else:
-                response = await answer(request)
-            response.headers.update(
-                {
-                    "content-security-policy": policy,
-                    "cache-control": "no-store",
-                    "referrer-policy": "no-referrer",
-                    "x-content-type-options": "nosniff",
-                    "cross-origin-resource-policy": "same-origin",
-                    "cross-origin-opener-policy": "same-origin",
-                }
-            )
-            return response
-
-        return checked
-
-    async def page(request: Request) -> Response:
-        if "token" not in request.query_params:
-            return HTMLResponse(html)
-        response = RedirectResponse("/", 303)  # the token leaves the address bar, and the browser's history
-        name = access.cookie(request.headers["host"])
-        # Lax, since a link in a message has to lead here: everything here only reads.
-        response.set_cookie(name, access.token, httponly=True, samesite="lax", path="/", max_age=30 * 86400)
-        return response
+    looks, viewers = _Looks(run), [0]
 
     async def view(request: Request) -> Response:
         await looks.fresh(curves=True)
@@ -155,31 +114,17 @@ def page_app(run: Followed, access: Access) -> Starlette:
         finally:
             viewers[0] -= 1
 
-    answers = {"/": page, "/api/view": view, "/api/events": events, "/metrics": metrics}
-    return Starlette(routes=[Route(path, guarded(answer), methods=["GET"]) for path, answer in answers.items()])
-
-
-def content_policy(html: str) -> str:
-    """What a browser may do for the page: run its own script and style, and ask this server. Nothing else."""
-
-    def hashes(tag: str) -> str:
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", html, flags=re.DOTALL)
-        digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in found)
-        return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-
-    return (
-        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self';"
-        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
+    answers = {"/api/view": view, "/api/events": events, "/metrics": metrics}
+    return guarded_app(_PAGE.read_text(encoding="utf-8"), access, answers)
 
 
 class PageServer:
     """A page that is served on a socket which listens already."""
 
-    def __init__(self, run: Followed, access: Access, listening: socket.socket) -> None:
+    def __init__(self, app: Starlette, listening: socket.socket) -> None:
         self._listening = listening
         config = uvicorn.Config(
-            page_app(run, access),
+            app,
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -1,4 +1,4 @@
-"""The page of a run in a real browser: a run that was recorded, and one that the test writes while it is watched."""
+"""The pages in a real browser: a run that was recorded, one that the test writes while it is watched, and a plan."""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +12,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from cluster_planner import predicted_again
 from experiments.page.browser import BROWSER, DRIVER, MISSING, browser, emulate
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.views.progress import event_line
 from ravnest.driver.observe import report
 from ravnest.page.access import Access, new_token
 from ravnest.page.followed_run import FollowedRun
-from ravnest.page.server import PageServer, listen
+from ravnest.page.plan_app import plan_app
+from ravnest.page.server import PageServer, listen, page_app
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 pytestmark = [
     pytest.mark.skipif(BROWSER is None or DRIVER is None, reason=MISSING),
@@ -48,7 +51,7 @@ class Page:
         listening = listen("127.0.0.1", port)
         self.port = listening.getsockname()[1]
         self.origin = f"http://127.0.0.1:{self.port}"
-        self.server = PageServer(FollowedRun(run, event_line), Access(self.token), listening)
+        self.server = PageServer(page_app(FollowedRun(run, event_line), Access(self.token)), listening)
         self.server.start()
 
     def again(self) -> "Page":
@@ -181,3 +184,34 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
     until(driver, lambda: texts(driver, "#state") == ["failed"])
     driver.get("about:blank")
     page.server.stop()
+
+
+def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -> None:
+    plan, token = predicted_again(home_plan()), new_token()
+    listening = listen("127.0.0.1", 0)
+    server = PageServer(plan_app(plan, Access(token)), listening)
+    server.start()
+    first, other = plan.clusters[0].stages[0].node, plan.clusters[1].stages[0].node
+    node = "li button[data-node={}]".format
+    driver.get(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}")
+    until(driver, lambda: texts(driver, node(first)))
+    assert texts(driver, "#tiles small") == ["as planned"] * 3
+    driver.find_element(By.CSS_SELECTOR, node(first)).send_keys(Keys.ENTER)
+    driver.find_element(By.CSS_SELECTOR, node(other)).send_keys(Keys.ENTER)
+    until(driver, lambda: f"{first} and {other} have changed places" in texts(driver, "#said"))
+    assert texts(driver, "section:first-of-type li b")[0] == other
+    assert texts(driver, "#tiles small")[0] != "as planned"
+    drag = """
+        const data = new DataTransfer(), [from, to] = [...arguments].map((name) => document.querySelector(name));
+        from.dispatchEvent(new DragEvent("dragstart", {dataTransfer: data}));
+        to.dispatchEvent(new DragEvent("drop", {dataTransfer: data}));
+    """
+    driver.execute_script(drag, node(first), node(other))
+    until(driver, lambda: texts(driver, "section:first-of-type li b")[0] == first)
+    driver.execute_script("swap('nobody', arguments[0])", first)
+    until(driver, lambda: texts(driver, "#said.wrong") == ["Not possible: swaps: the plan has no node 'nobody'"])
+    driver.execute_script((SUPPORT / "axe/axe.min.js").read_text(encoding="utf-8"))
+    found = driver.execute_async_script("axe.run().then(arguments[0])")
+    assert [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")] == []
+    driver.get("about:blank")
+    server.stop()

@@ -135,7 +135,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     ),
     "pydantic": ("cluster_planner/", "ravnest/"),
     "selenium": ("experiments/page/browser.py",),
-    "starlette": ("ravnest/page/server.py",),
+    "starlette": ("ravnest/page/",),
     "uvicorn": ("ravnest/page/server.py",),
     "wandb": ("ravnest/results/trackers.py",),
     "mlflow": ("ravnest/results/trackers.py",),

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cluster_planner import predicted_again, save_plan
 from ravnest.checkpoints.run_folder import PAGE_TOKEN
 from ravnest.cli import watch
 from ravnest.cli.main import app
-from ravnest.page import server
+from ravnest.page import plan_app, server
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
 @pytest.fixture
@@ -22,8 +24,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     made: list[Any] = []
 
     class Server:
-        def __init__(self, *given: Any) -> None:
-            made.append(given)
+        def __init__(self, given: tuple[Any, Any], listening: socket.socket) -> None:
+            made.append((*given, listening))
 
         def serve(self) -> None:
             raise KeyboardInterrupt
@@ -31,6 +33,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         def stop(self) -> None: ...
 
     monkeypatch.setattr(server, "PageServer", Server)
+    monkeypatch.setattr(server, "page_app", lambda followed, access: (followed, access))
+    monkeypatch.setattr(plan_app, "plan_app", lambda plan, access: (plan, access))
     yield made
     for _, _, listening in made:
         listening.close()
@@ -45,6 +49,16 @@ def test_the_link_has_the_token_and_ctrl_c_is_the_end(tmp_path: Path, served: li
     assert f"http://127.0.0.1:{port}/?token={token}\n" in told.stdout
     assert (followed.path, access.token) == (run, token)
     assert "not encrypted" not in told.stderr
+
+
+def test_a_plan_is_watched_until_ctrl_c(tmp_path: Path, served: list[Any]) -> None:
+    plan = predicted_again(home_plan())
+    save_plan(plan, tmp_path / "plan.yaml")
+    told = CliRunner().invoke(app, ["watch", str(tmp_path / "plan.yaml"), "--port", "0"])
+    assert told.exit_code == 0, told.output
+    ((shown, access, listening),) = served
+    assert shown == plan
+    assert f"http://127.0.0.1:{listening.getsockname()[1]}/?token={access.token}\n" in told.stdout
 
 
 def test_what_cannot_be_watched_is_told(tmp_path: Path, served: list[Any]) -> None:

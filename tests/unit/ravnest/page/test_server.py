@@ -1,15 +1,15 @@
 """The page's application, asked without sockets; a browser asks the whole in tests/integration/test_page.py."""
 
-import asyncio
 import json
 import re
 import socket
-from typing import Any
 
 import pytest
 
 from ravnest.page.access import Access
-from ravnest.page.server import content_policy, listen, page_app
+from ravnest.page.guarded_app import content_policy
+from ravnest.page.server import listen, page_app
+from tests.support import asgi
 
 TOKEN = "t" * 32
 COOKIE = {"cookie": f"ravnest-7070={TOKEN}"}
@@ -36,44 +36,8 @@ class Shown:
 def asked(
     run: Shown, path: str, headers: dict[str, str] | None = None, *, times: int = 1, method: str = "GET"
 ) -> tuple[int, dict[str, str], str]:
-    """Ask the application; status, headers and text of the last answer. A stream is left after `times` pieces."""
-    app = page_app(run, Access(TOKEN))
-    path, _, query = path.partition("?")
-    sent: list[Any] = []
-
-    async def ask() -> None:
-        given = {"host": "127.0.0.1:7070", **(headers or {})}
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 7070),
-        }
-        left = asyncio.Event()
-
-        async def receive() -> dict[str, Any]:
-            await left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-            if sum("body" in each for each in sent) >= times and path == "/api/events":
-                left.set()
-                await asyncio.sleep(0)
-
-        await asyncio.wait_for(app(scope, receive, send), 10)
-
-    asyncio.run(ask())
-    start = next(each for each in sent if each["type"] == "http.response.start")
-    text = b"".join(each.get("body", b"") for each in sent).decode()
-    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, text
+    """Ask the application of the run; status, headers and text of the last answer."""
+    return asgi.asked(page_app(run, Access(TOKEN)), path, headers, times=times, method=method)
 
 
 @pytest.mark.parametrize("path", ["/", "/api/view", "/api/events", "/metrics", "/?token=wrong"])
