@@ -3,8 +3,8 @@
 Each run is simulated by the code that decides in a run (ravnest/recovery): lost clusters start anew on their nodes, on
 spares, or cut anew; where no cluster is left, the run begins again from its last checkpoint. Beside it stands the best
 plan for the nodes alive at each moment (baseline.py). `plans_anew`: somebody stops the run with a checkpoint, plans
-again and resumes it, as soon as what was forgone is what that costs (recovery/replanning.py); `ravnest run` does not do
-that by itself yet. Starting takes 15 s each time; a node that goes unsaid is noticed after 20 s.
+again and resumes it, as soon as that pays (recovery/replanning.py); `ravnest run` does not do that by itself yet.
+Starting takes 15 s each time; a node that goes unsaid is noticed after 20 s.
 """
 
 from collections.abc import Sequence

@@ -221,7 +221,9 @@ class DriverLoop:
             if orders:
                 self._record.notice(f"{reason}: {cluster} hands on what it has made, and leaves")
             elif cluster in self._control.clusters.training and cluster not in self._control.clusters.leaving:
-                self._record.notice(f"{reason}, but no other cluster would stay that trains: {cluster} goes on")
+                said = f"{cluster} goes on, and what it has made is saved"
+                self._record.notice(f"{reason}, but no other cluster would stay that trains: {said}")
+                orders = self._control.ask("checkpoint")
             self._follow(orders)
 
     def _take(self, delivery: Delivery) -> None:

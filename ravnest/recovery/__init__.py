@@ -9,7 +9,7 @@ from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_nodes
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
-from ravnest.recovery.replanning import Replanning
+from ravnest.recovery.replanning import Replanning, lasts_s
 from ravnest.recovery.restarting import Restarts, can_begin, look_for_nodes_s, plan_among, plan_for
 from ravnest.recovery.slowness import NodeSlow, Slowness
 
@@ -37,6 +37,7 @@ __all__ = [
     "TryFailed",
     "can_begin",
     "further_clusters",
+    "lasts_s",
     "look_for_nodes_s",
     "place",
     "plan_among",

@@ -155,6 +155,18 @@ class Replacements:
         """The clusters whose processes are being started and do not listen yet."""
         return [name for name, away in self._away.items() if away.phase == "starting"]
 
+    @property
+    def left(self) -> frozenset[str]:
+        """The nodes that have given notice, and are not back."""
+        return frozenset(self._left)
+
+    @property
+    def begun(self) -> set[str] | None:
+        """The clusters that train or begin to; None while it is not known of one that was lost what becomes of it."""
+        if any(away.waits and not away.told for away in self._away.values()):
+            return None
+        return {each.name for each in self.plan.clusters if not self._waits(each.name)}
+
     def lost(self, cluster: str, samples: int, now_s: float) -> None:
         """A cluster that trained is lost, with so many samples that it had not averaged."""
         starts, better = self._before.pop(cluster, []), self._moving.pop(cluster, None)

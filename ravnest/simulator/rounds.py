@@ -144,6 +144,11 @@ class VirtualRounds:
         self.leaving.setdefault(cluster, reason)
         return True
 
+    def request(self) -> None:
+        """A round is needed now."""
+        if self._rings and self._owner.opened == self._owner.committed:
+            self._carry_out(rounds.RoundRequested())
+
     def _let_go(self) -> None:
         """Let clusters go that leave, and whose samples are all averaged. Others get a round for theirs."""
         per_update = self._fleet.update_every * self._fleet.micro_batch
@@ -154,8 +159,8 @@ class VirtualRounds:
             if not self._rings or self.averaged[cluster] == updates * per_update:
                 if self.on_left is not None:
                     self.on_left(self._clusters[cluster][0].who, reason)
-            elif self._owner.opened == self._owner.committed:
-                self._carry_out(rounds.RoundRequested())
+            else:
+                self.request()
 
     def join(self, cluster: str, stages: Sequence[RunningStage], fleet: VirtualFleet) -> None:
         """The processes of a cluster that was lost, or is new, are there: they follow the rounds from now on. `fleet`:

@@ -74,8 +74,8 @@ class VirtualRun:
         self._windows: list[tuple[float, str, int]] = []
         self._stop_samples = 0
         self._drain_s: float | None = None
-        self.all_lost = False
-        """Whether no cluster is left that trains."""
+        self.all_lost_s: float | None = None
+        """When the last cluster was lost that trained; None as long as one is left."""
 
     def run(
         self,
@@ -130,10 +130,10 @@ class VirtualRun:
         """
         cluster = self.stages[who].cluster
         if not self.rounds.lose(who, reason):
-            self.all_lost = True
+            self.all_lost_s = self.clock.now_s
             self._mark_drain()
         if self._fleet.rings:
-            for name in self.samples if self.all_lost else (cluster,):
+            for name in (cluster,) if self.all_lost_s is None else self.samples:
                 self._count(name, self.rounds.averaged[name])
 
     def join(self, cluster: str, fleet: VirtualFleet | None = None) -> None:
@@ -189,6 +189,12 @@ class VirtualRun:
     def draining(self) -> bool:
         """Whether training has been told to stop."""
         return self._drain_s is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether every stage that is left has merged the last round, or none is left."""
+        last = self.rounds.opened
+        return self.draining and all(each.dead or each.finished_round == last for each in self.stages.values())
 
     def seconds(self) -> dict[str, dict[str, float]]:
         """Return each stage's ledger of time so far, by state, in seconds. A computation that is running is not

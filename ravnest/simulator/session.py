@@ -17,7 +17,7 @@ from typing import Any
 from cluster_planner import Cluster, NoFeasiblePlan, Plan, Stage, samples_per_s
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster, further_clusters
+from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster, further_clusters, lasts_s
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.presence import NodeChange, Presence
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 1.0
 """How often it is looked what is to be done about clusters that are away."""
 HOURS_EVERY_S = 10.0
 """How often nodes' hours are compared with the clock."""
-CONSIDER_EVERY_S = 10.0
+CONSIDER_EVERY_S = 5.0
 """How often it is considered whether another plan pays."""
 START_LIMIT_S = 600.0
 """The longest that the processes of a cluster may take to start: longer than any scenario's `restart_s` is."""
@@ -115,6 +115,8 @@ class Session:
         """The moment and the samples of the last checkpoint; None: there is none yet."""
         every = plan.job.get("evaluate_every")
         self._save_every = every if isinstance(every, int) else 0
+        self._save_next = False
+        """Whether the next round is saved, whatever is due."""
         self.steady_from_s = start_s
         self.at_steady: Mapping[str, Mapping[str, float]] = {}
         self.stalled_at_steady: Mapping[str, Mapping[str, float]] = {}
@@ -193,11 +195,13 @@ class Session:
         ]
 
     def _changed(self, change: NodeChange) -> None:
-        clock = self.run.clock
-        if self.run.draining:
+        clock, draining = self.run.clock, self.run.draining
+        if self.run.over:
             return
         self._presence.take(change)
         match change.kind:
+            case _ if draining and change.kind != "gone":
+                pass  # nothing is begun any more, and the cluster hands on what it has made in any case
             case "gone":
                 for stage in self._on(change.node):
                     if not stage.dead:
@@ -218,8 +222,9 @@ class Session:
             elif cluster in self.run.rounds.clusters:
                 if cluster in self.run.rounds.following:
                     self._lose((self.run.stages[stage_name(cluster, 0)], node, self.run.clock.now_s))
-                else:
-                    self.run.leave(cluster, reason)
+                elif not self.run.leave(cluster, reason) and cluster not in self.run.rounds.leaving:
+                    self._save_next = True  # the only one that trains: what it has made is saved before it is lost
+                    self.run.rounds.request()
 
     def _left(self, who: str, reason: str) -> None:
         """A cluster that gave notice has handed on all that it has made."""
@@ -345,16 +350,24 @@ class Session:
         if run.draining:
             return
         run.clock.after(CONSIDER_EVERY_S, self._consider, replanning)
-        nodes = frozenset(self._presence.alive(now_s) - (frozenset() if self._hours is None else self._hours.away))
+        left = self._replacements.left
+        nodes = frozenset(
+            self._presence.alive(now_s) - (frozenset() if self._hours is None else self._hours.away) - left
+        )
         if nodes != self._best[0]:
             try:
                 best = self._planner(self.plan, nodes)
                 self._best = nodes, best, best.predicted.samples_per_s
             except NoFeasiblePlan:
                 self._best = nodes, None, 0.0
-        making = sum(samples_per_s(self._placed, run.rounds.training).values())
+        begun = self._replacements.begun
+        if begun is None or run.rounds.leaving:
+            return
+        stay = {each.name for each in self.plan.clusters if not left & {stage.node for stage in each.stages}}
+        making = sum(samples_per_s(self.plan, begun & stay).values())
         rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
-        if replanning.pays(making, self._best[2], now_s, rest_s):
+        lasting_s = lasts_s(self.plan.fleet.node(name) for name in nodes)
+        if replanning.pays(making, self._best[2], now_s, rest_s, lasting_s):
             self.next_plan = self._best[1]
             run.end()
 
@@ -368,8 +381,8 @@ class Session:
 
     def _committed(self, _: int) -> None:
         samples = self.averaged
-        if self.saved is None or samples - self.saved[1] >= self._save_every:
-            self.saved = self.run.clock.now_s, samples
+        if self.saved is None or self._save_next or samples - self.saved[1] >= self._save_every:
+            self.saved, self._save_next = (self.run.clock.now_s, samples), False
 
     def _count(self, cluster: str, samples: int) -> None:
         self.updated_s[cluster].append(self.run.clock.now_s)

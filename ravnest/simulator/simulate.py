@@ -111,7 +111,7 @@ class _Simulation:
             )
             self._sessions.append(session)
             ended_s = self._train(session, samples, seconds, on_progress, stop)
-            if session.run.all_lost:
+            if session.run.all_lost_s is not None:
                 made, kept = session.averaged, 0 if session.saved is None else session.saved[1]
                 if session.saved is not None:
                     saved = f"{len(self._sessions)}/{session.saved[0]}"
@@ -164,7 +164,7 @@ class _Simulation:
         left = None if samples is None else max(1, samples - self._kept)
         steady = STEADY_FROM * (left if left is not None else seconds or 0.0)
         result = session.train(left, seconds, steady=steady, on_progress=progress)
-        return result.drain_s if run.all_lost else result.end_s
+        return result.end_s if run.all_lost_s is None else run.all_lost_s
 
     def _start_again(
         self, plan: Plan, lost_s: float, wait_s: float, seconds: float | None

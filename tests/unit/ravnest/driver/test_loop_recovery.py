@@ -233,7 +233,7 @@ def test_the_notice_of_a_process_is_its_node_s(bench):
     bench.say("c0.s1", em.NoticeGiven())
     bench.turn(after_s=1.0)
     assert bench.heard("c0.s0") == [], "nobody else would stay"
-    assert any("c0 goes on" in each.text for each in bench.of(NoticeEvent))
+    assert any("c0 goes on, and what it has made is saved" in each.text for each in bench.of(NoticeEvent))
 
 
 def test_a_run_does_what_its_user_asks_from_another_terminal(bench):

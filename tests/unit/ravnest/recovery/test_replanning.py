@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravnest.recovery.replanning import WORTHWHILE, Replanning
+from cluster_planner import Node
+from ravnest.recovery.replanning import WORTHWHILE, Replanning, lasts_s
 
 FOR_EVER = float("inf")
 
@@ -24,6 +27,16 @@ def test_what_is_little_better_is_left_alone_and_what_was_forgone_is_forgotten_w
 def test_a_run_that_ends_soon_is_left_alone() -> None:
     replanning = Replanning(pause_s=20.0)
     assert not any(replanning.pays(5.0, 10.0, float(at_s), 45.0 - at_s) for at_s in range(45))
+
+
+def test_where_it_is_known_how_long_nodes_stay_it_pays_at_once_or_not() -> None:
+    node = Node(name="a", flops_per_s=1.0, memory_bytes=1, up_bytes_per_s=1.0, down_bytes_per_s=1.0, mtbf_s=100.0)
+    assert lasts_s([node, replace(node, mtbf_s=300.0)]) == 75.0
+    assert lasts_s([node, replace(node, mtbf_s=None)]) is None
+    replanning = Replanning(pause_s=20.0)
+    assert not replanning.pays(5.0, 10.0, 0.0, FOR_EVER, lasts_s=39.0)
+    assert replanning.pays(5.0, 10.0, 0.0, FOR_EVER, lasts_s=41.0)
+    assert not replanning.pays(5.0, 10.0, 0.0, 39.0, lasts_s=41.0)
 
 
 @given(

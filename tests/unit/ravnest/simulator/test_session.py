@@ -1,13 +1,15 @@
 """Clusters that move to spares, leave with notice, and begin again, by the machines that decide in a run."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cluster_planner import Node, Plan, Spare, hours_from
+from cluster_planner import Node, NoFeasiblePlan, Plan, Spare, hours_from
 from ravnest.errors import InvalidInput
+from ravnest.recovery import plan_for
 from ravnest.simulator import Death, Join, Leave, NodeChange, Scenario, simulate
 from ravnest.simulator.simulated_run import SimulatedRun
 from tests.unit.ravnest.simulator.test_fleet import home_plan
@@ -168,15 +170,33 @@ CHANGES = st.one_of(
 )
 
 
+_PLANNED: dict[frozenset[str], Plan | None] = {}
+
+
+def planned_once(plan: Plan, alive: Collection[str]) -> Plan:
+    """Plans once for each set of nodes, since that takes most of the time of a short simulation."""
+    nodes = frozenset(alive)
+    if nodes not in _PLANNED:
+        try:
+            _PLANNED[nodes] = plan_for(SPARED, alive)
+        except NoFeasiblePlan:
+            _PLANNED[nodes] = None
+    found = _PLANNED[nodes]
+    if found is None:
+        raise NoFeasiblePlan("the nodes cannot hold the model", key="nodes")
+    return found
+
+
 @settings(max_examples=25, deadline=None)
 @example(
     [Death("n0", 0.0, 5.0, 3.0), Death("n0", 52.6, 5.0), *(Death(name, 53.0, 0.0) for name in ("n2", "n3", "n4"))],
     0.0,
     0,
+    False,
 )  # it begins again, and drains with its first update
-@given(st.lists(CHANGES, max_size=7), st.sampled_from([0.0, 1.0, 6.0]), st.integers(0, 9))
+@given(st.lists(CHANGES, max_size=7), st.sampled_from([0.0, 1.0, 6.0]), st.integers(0, 9), st.booleans())
 def test_every_history_ends_and_no_sample_counts_twice(
-    changes: list[Death | Leave | Join], restart_s: float, seed: int
+    changes: list[Death | Leave | Join], restart_s: float, seed: int, plans_anew: bool
 ) -> None:
     joins = tuple(each for each in changes if isinstance(each, Join))
     wanted = Scenario(
@@ -185,8 +205,9 @@ def test_every_history_ends_and_no_sample_counts_twice(
         leaves=tuple(each for each in changes if isinstance(each, Leave)),
         joins=tuple(each for each in joins if each.node == "spare"),
         restart_s=restart_s,
+        plans_anew=plans_anew,
     )
-    result = simulate(SPARED, wanted, seconds=60.0, seed=seed)
+    result = simulate(SPARED, wanted, seconds=60.0, seed=seed, planner=planned_once)
     assert all(each.samples >= 0 for each in result.clusters_lost)
     assert all(each.samples == 0 for each in result.clusters_lost if each.with_notice)
     assert all(each.samples >= 0 for each in result.begun_anew)
