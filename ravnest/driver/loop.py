@@ -221,8 +221,8 @@ class DriverLoop:
             if orders:
                 self._record.notice(f"{reason}: {cluster} hands on what it has made, and leaves")
             elif cluster in self._control.clusters.training and cluster not in self._control.clusters.leaving:
-                said = f"{cluster} goes on, and what it has made is saved"
-                self._record.notice(f"{reason}, but no other cluster would stay that trains: {said}")
+                saves = f"{cluster} goes on, and what it has made is saved"
+                self._record.notice(f"{reason}, but no other cluster would stay that trains: {saves}")
                 orders = self._control.ask("checkpoint")
             self._follow(orders)
 
