@@ -13,8 +13,8 @@ from itertools import chain
 
 from ravnest.pipeline import stage_name
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
-from ravnest.simulator.session import Absence, Session
-from ravnest.simulator.simulated_run import BegunAnew, LostCluster, SimulatedRun, SimulatedStage
+from ravnest.simulator.session import Session
+from ravnest.simulator.simulated_run import Absence, BegunAnew, LostCluster, SimulatedRun, SimulatedStage
 from ring_allreduce.transport import Lane
 
 SPANS = 120

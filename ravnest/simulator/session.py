@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.presence import NodeChange, Presence
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
+from ravnest.simulator.simulated_run import Absence
 from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualResult
 from ring_allreduce.rounds import SILENCE_FLOOR_S
@@ -38,28 +39,6 @@ START_LIMIT_S = 600.0
 
 Planner = Callable[[Plan, Collection[str]], Plan]
 """Returns a plan for those nodes of another one that are there. Raises NoFeasiblePlan."""
-
-
-@dataclass
-class Absence:
-    """A cluster that is lost, or has left with notice, and may train again."""
-
-    cluster: str
-    node: str
-    silent_from_s: float
-    lost_s: float
-    made: int
-    """Samples that it had made when it was lost."""
-    with_notice: bool = False
-    back_s: float | None = None
-    nodes: tuple[str, ...] = ()
-    """Those on which it trains again."""
-    averaged: int | None = None
-    """Samples of it that were averaged when it trained again; None while it does not."""
-
-    def away_s(self, until_s: float) -> float:
-        """Return for how long it was away until then."""
-        return max(0.0, (until_s if self.back_s is None else min(self.back_s, until_s)) - self.lost_s)
 
 
 class Session:

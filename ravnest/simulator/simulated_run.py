@@ -25,6 +25,28 @@ class SimulatedStage:
     """How many gradients had which staleness, in updates."""
 
 
+@dataclass
+class Absence:
+    """A cluster that is lost, or has left with notice, and may train again."""
+
+    cluster: str
+    node: str
+    silent_from_s: float
+    lost_s: float
+    made: int
+    """Samples that it had made when it was lost."""
+    with_notice: bool = False
+    back_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    """Those on which it trains again."""
+    averaged: int | None = None
+    """Samples of it that were averaged when it trained again; None while it does not."""
+
+    def away_s(self, until_s: float) -> float:
+        """Return for how long it was away until then."""
+        return max(0.0, (until_s if self.back_s is None else min(self.back_s, until_s)) - self.lost_s)
+
+
 @dataclass(frozen=True)
 class LostCluster:
     """A cluster that left the run, because a node of it died, stood still past the deadline of a run, or left."""
