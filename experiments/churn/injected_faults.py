@@ -78,6 +78,6 @@ def planned() -> Iterator[Path]:
         folder = Path(name) / "job"
         shutil.copytree(JOB, folder)
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "ravnest", "plan", "nodes.yaml"]
+        command = [sys.executable, "-m", "ravnest", "plan", "nodes.yaml", "--min-stages", "2"]
         subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
         yield folder
