@@ -27,6 +27,8 @@ from experiments.harness.report import ROOT
 from ravnest.driver.ray.stage_host import PROGRAM
 
 Record = dict[str, Any]
+LOGS = ROOT / "runs" / "experiments" / "churn" / "faults"
+"""Where what each run has said is kept."""
 HUNG_S = 240.0
 """A run that has not gone on for so long after a fault counts as hung."""
 FREEZE_S, SLOW_S, FULL_S = 20.0, 15.0, 15.0
@@ -42,7 +44,7 @@ AWAY_S = 2.0
 """How long a driver is away that was killed."""
 DISK_BYTES = 24 << 20
 _LOOK_S = 0.05
-_RUN = [sys.executable, "-m", "experiments.churn.faulted.in_namespaces", "run", "plan.yaml", "--out", "r"]
+_RUN = [sys.executable, "-m", "experiments.churn.faulted.in_namespaces", "run", "plan.yaml", "--out", "disk/r"]
 
 
 class Hung(Exception):
@@ -106,7 +108,7 @@ class FaultedRun:
 
     def look(self) -> None:
         """Read what was written to metrics.jsonl since the last look."""
-        with suppress(OSError), (self.folder / "r/metrics.jsonl").open("rb") as file:
+        with suppress(OSError), (self.folder / "disk/r/metrics.jsonl").open("rb") as file:
             file.seek(self._read)
             text = file.read()
             whole = text.rfind(b"\n") + 1
@@ -154,7 +156,7 @@ CLUSTERS = ("c0", "c1")
 
 def session_of(session: Session, folder: Path, machines: Machines, tell: Callable[[Record], None]) -> None:
     """Run one session, and tell of each fault and of the end."""
-    with small_disk(folder / "r"):
+    with small_disk(folder / "disk"):
         run = FaultedRun(folder, machines)
         run.start()
         try:
@@ -167,9 +169,10 @@ def session_of(session: Session, folder: Path, machines: Machines, tell: Callabl
             tell({"end": session.number, **_outcome(run, session, folder)})
         finally:
             run.end()
-            shutil.copyfile(folder / "output.log", folder / f"output-{session.number}.log")
-            with suppress(OSError):
-                shutil.copyfile(folder / "r/metrics.jsonl", folder / f"metrics-{session.number}.jsonl")
+            LOGS.mkdir(parents=True, exist_ok=True)
+            for name in ("output.log", "disk/r/metrics.jsonl"):
+                with suppress(OSError):
+                    shutil.copyfile(folder / name, LOGS / f"{session.number}-{Path(name).name}")
 
 
 @contextmanager
@@ -223,7 +226,7 @@ def _after_end(run: FaultedRun, record: Record, began_s: float) -> None:
         return
     record["ended"] = _last_line(run.output)
     try:
-        run.start(resume=(run.folder / "r/checkpoints/latest").exists())
+        run.start(resume=(run.folder / "disk/r/checkpoints/latest").exists())
         record["resumed"] = 1
         _recovered(run, began_s)
     except Hung:
@@ -263,7 +266,7 @@ def _moment(run: FaultedRun, fault: Fault, chance: random.Random) -> None:
 
 
 def _checkpoints(run: FaultedRun) -> set[str]:
-    folder = run.folder / "r/checkpoints"
+    folder = run.folder / "disk/r/checkpoints"
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
@@ -306,13 +309,13 @@ def _inject(
             finally:
                 machines.rate(node, MBPS)
         case "disk full":
-            with suppress(OSError), (run.folder / "r/ballast").open("wb") as file:
+            with suppress(OSError), (run.folder / "disk/ballast").open("wb") as file:
                 while True:
                     file.write(b"\0" * 4096)
             try:
                 _pass(run, FULL_S)
             finally:
-                (run.folder / "r/ballast").unlink(missing_ok=True)
+                (run.folder / "disk/ballast").unlink(missing_ok=True)
         case "garbage":
             for port in machines.ports(node):
                 _garbage(machines.addresses[node], port, chance)
@@ -323,7 +326,7 @@ def _inject(
 
 
 def _can_resume(run: FaultedRun) -> bool:
-    return (run.folder / "r/driver.json").exists() or (run.folder / "r/checkpoints/latest").exists()
+    return (run.folder / "disk/r/driver.json").exists() or (run.folder / "disk/r/checkpoints/latest").exists()
 
 
 def _kill(process: psutil.Process | None) -> None:
@@ -387,7 +390,7 @@ def _outcome(run: FaultedRun, session: Session, folder: Path) -> Record:
             return {"code": None, "hung": True, "tail": run.output[-1500:]}
     out: Record = {"code": run.code, "hung": False}
     with suppress(OSError, ValueError):
-        summary = json.loads((folder / "r/summary.json").read_text())
+        summary = json.loads((folder / "disk/r/summary.json").read_text())
         out |= {"loss": summary["held_out_loss"], "samples": summary["samples"]}
     out["faults_run"] = len(session.faults)
     if run.code != 0:
