@@ -215,19 +215,44 @@ def test_every_history_ends_and_no_sample_counts_twice(
     assert result.staleness.keys() <= {0, 1}
 
 
+SMALL = replace(
+    HOME,
+    fleet=replace(HOME.fleet, nodes=tuple(replace(node, memory_bytes=105 * 10**6) for node in HOME.fleet.nodes)),
+    job={"evaluate_every": 10**9},
+)
+"""No node can hold the model, and only the first round is saved unless something else asks for it."""
+HERE, COMES = SMALL.fleet.names[:2], SMALL.fleet.names[2]
+
+
+def few(comes_s: float, *more: NodeChange) -> tuple[NodeChange, ...]:
+    """Two nodes are there, a third one comes, and no other ever does."""
+    first = [NodeChange(0.0, name, "back") for name in HERE]
+    never = [NodeChange(1e6, name, "back") for name in SMALL.fleet.names[3:]]
+    return (*first, NodeChange(comes_s, COMES, "back"), *more, *never)
+
+
 def test_a_run_is_planned_anew_for_nodes_that_came_where_somebody_does_so() -> None:
     """The only cluster that trains does not leave for the node that comes, which is too small for one of its own."""
-    small = tuple(replace(node, memory_bytes=105 * 10**6) for node in HOME.fleet.nodes)
-    plan = replace(HOME, fleet=replace(HOME.fleet, nodes=small))
-    there, (comes, *_) = plan.fleet.names[:2], plan.fleet.names[2:]
-    trace = (*(NodeChange(0.0, name, "back") for name in there), NodeChange(60.0, comes, "back"))
-    left = simulate(plan, Scenario(trace=trace, restart_s=5.0), seconds=300.0)
-    assert comes not in {stage.node for stage in left.stages}
-    result = simulate(plan, Scenario(trace=trace, restart_s=5.0, plans_anew=True), seconds=300.0)
+    left = simulate(SMALL, Scenario(trace=few(60.0), restart_s=5.0), seconds=300.0)
+    assert {stage.node for stage in left.stages} == set(HERE)
+    result = simulate(SMALL, Scenario(trace=few(60.0), restart_s=5.0, plans_anew=True), seconds=300.0)
     [again] = result.begun_anew
     assert again.on_purpose
     assert again.samples == 0
     assert again.lost_s > 60.0
-    assert comes in {stage.node for stage in result.stages}
+    assert COMES in {stage.node for stage in result.stages}
     assert result.samples == pytest.approx(kept(result))
     assert result.samples > left.samples
+    gone = NodeChange(again.lost_s - 0.05, HERE[1], "gone", 1.0)  # while the cluster drains
+    other = simulate(SMALL, Scenario(trace=few(60.0, gone), restart_s=5.0, plans_anew=True), seconds=300.0)
+    assert other.begun_anew[0].lost_s > gone.at_s
+    assert HERE[1] not in {stage.node for stage in other.stages}
+
+
+def test_the_only_cluster_is_saved_when_its_node_gives_notice() -> None:
+    notice, gone = NodeChange(80.0, HERE[0], "notice"), NodeChange(90.0, HERE[0], "gone", 0.0)
+    result = simulate(SMALL, Scenario(trace=few(95.0, notice, gone), restart_s=5.0), seconds=120.0)
+    [again] = result.begun_anew
+    assert again.lost_s == 90.0
+    assert again.samples == 0, "no round was committed after the one that was opened for the checkpoint"
+    assert kept(result) > 0.8 * 80.0 / 120.0 * simulate(SMALL, Scenario(trace=few(500.0)), seconds=120.0).samples
