@@ -21,7 +21,7 @@ from ravnest.machines import all_here
 
 if TYPE_CHECKING:
     from cluster_planner import Fleet, Plan
-    from ravnest.driver.observe.report import Observer, RunEvent, RunLimit, RunResult
+    from ravnest.driver.observe.report import Observer, RunLimit, RunResult
     from ravnest.job.config import Job
     from ravnest.planning.prepare_plan import ExplainedPlan
     from ravnest.planning.searching_on import Budget
@@ -141,7 +141,8 @@ def run(
         encrypt: encrypt tensors between the machines, with keys of this run; None does so with an `address`.
         timeline: record what each stage does and when, in trace.json.
         limit: an earlier end than the job's own.
-        observer: is told of each event, from the thread that calls `run`. Ctrl-C and SIGTERM stop a run with a
+        observer: is told of each event, from the thread that calls `run`; in a notebook the cell shows a plot
+            without one. Ctrl-C and SIGTERM stop a run with a
             checkpoint where that is the main thread.
         warn: is told where an edited plan predicts what is no longer true of it, and, without `address`, of nodes
             that have an address elsewhere; without it, that becomes a Python warning.
@@ -162,6 +163,7 @@ def run(
     if address is None and (said := all_here(made, own_addresses())) is not None:
         told_to(warn)(said)
     from ravnest.driver.observe.report import NO_LIMIT
+    from ravnest.notebook import observer_here
 
     return train(
         made,
@@ -170,7 +172,7 @@ def run(
         resume=resume,
         other_data=other_data,
         out_dir=_path(out),
-        observer=observer or _Unobserved(),
+        observer=observer or observer_here(),
         encrypt=address is not None if encrypt is None else encrypt,
         timeline=timeline,
         limit=limit or NO_LIMIT,
@@ -209,6 +211,7 @@ def rehearse(
 
     check_extent(speed, samples, minutes, whole=whole)  # before anything is read
     made, path = plan_of(plan, warn)
+    from ravnest.notebook import observer_here
     from ravnest.rehearsal.rehearse import rehearse
 
     return rehearse(
@@ -220,7 +223,7 @@ def rehearse(
         whole=whole,
         out_dir=_path(out),
         timeline=timeline,
-        observer=observer or _Unobserved(),
+        observer=observer or observer_here(),
     )
 
 
@@ -393,8 +396,3 @@ def _path(given: StrPath | None) -> Path | None:
 
 def _folder(run: RunResult | StrPath) -> Path:
     return Path(run) if isinstance(run, str | os.PathLike) else run.out_dir
-
-
-class _Unobserved:
-    def on(self, event: RunEvent) -> None:
-        """Ignores the events of a run that nobody observes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ Curve = Sequence[tuple[int, float]]
 
 
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
-    """Draw the training loss of each cluster (thin), the held-out loss (thick, with marks) and baselines (dashed).
+    """Draw `loss_figure` into a file."""
+    save(loss_figure(records, baselines), path)
+
+
+def loss_figure(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float]) -> Figure:
+    """Return a figure of the training loss of each cluster (thin), the held-out loss (thick, with marks) and baselines
+    (dashed).
 
     records: lines of metrics.jsonl, as `ravnest.driver.observe.metrics_file.read_metrics` gives them; other kinds are
     skipped.
@@ -52,7 +59,7 @@ def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str
         axes.spines[side].set_visible(False)
     if trained or held_out or baselines:
         axes.legend(frameon=False)
-    save(figure, path)
+    return figure
 
 
 def draw_comparison(runs: Mapping[str, tuple[Curve, Curve]], path: Path) -> None:
@@ -98,6 +105,13 @@ def save(figure: Figure, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     figure.savefig(temporary, dpi=150, format="png")
     temporary.replace(path)
+
+
+def png_of(figure: Figure, dpi: int = 100) -> bytes:
+    """Return a figure as the contents of a PNG file."""
+    written = BytesIO()
+    figure.savefig(written, dpi=dpi, format="png")
+    return written.getvalue()
 
 
 _LEAST_SHARE = 0.0005
