@@ -127,7 +127,7 @@ def prepare(
     if initial is not None and (why := initial.whole_because):
         observer.on(report.NoticeEvent(f"this process makes the weights of the whole model and sends them ({why})"))
     total = total_samples(job, len(data.train), plan.job_file)
-    check_shares(job, plan.job_file, plan, len(data.train))
+    check_shares(job, plan.job_file, plan, data.train)
     if resumed is not None and total is not None and resumed.samples >= total:
         raise InvalidInput(
             f"the run has made {resumed.samples} of {total} samples: nothing is left to do; plan again with a later"

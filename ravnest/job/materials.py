@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     default_collate,
@@ -32,7 +31,8 @@ from ravnest.training.draws import generators_kept, seed_generators, seed_of
 from ravnest.training.loss_parameters import LOSS_PREFIX, loss_specs, module_with_parameters
 from ravnest.training.losses import Loss, build_loss, outputs_read
 from ravnest.training.optimizer import expected_updates, lr_ratio
-from ravnest.training.sampler import Sampler, derive_seed
+from ravnest.training.sampler import ENDLESS, derive_seed
+from ravnest.training.streams import NumberedStream, bookmarks_folder, is_stream, sampler_of
 
 
 def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
@@ -44,7 +44,7 @@ def search_dirs(job_file: str | Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class JobData:
-    """The datasets of a job, and what the user's factory returned."""
+    """The datasets of a job, and what the user's factory returned. Samples of a stream have numbers here, too."""
 
     train: SampleSet
     held_out: SampleSet
@@ -61,6 +61,7 @@ class JobData:
 def load_data(job: Job, job_file: str | Path) -> JobData:
     """What the data factory returns: an object (or a dict) with `train` and `held_out`, whose lengths are known.
 
+    `train` may be a stream instead (training/streams.py), of which samples can only be read one after another.
     Either may be a torch DataLoader, of which the dataset, the collate function and the number of workers are taken.
     The object may have a `collate_fn` and `workers` for both; the job's own keys count before all of these. The factory
     is called with the generators of torch, numpy and Python seeded by the job's seed, so that one which divides or
@@ -87,6 +88,13 @@ def load_data(job: Job, job_file: str | Path) -> JobData:
         if isinstance(value, DataLoader):
             with naming(job_file, key):
                 dataset, own, its_workers = _of_loader(value, part)
+        if part == "train" and is_stream(dataset):
+            with naming(job_file):
+                dataset = NumberedStream(dataset, job.seed, bookmarks_folder(job.data.said, job.seed))
+        elif is_stream(dataset):
+            message = f"`{part}` is a {type(dataset).__name__}, whose samples have no numbers"
+            hint = "take some: list(itertools.islice(iter(stream), 1000))"
+            raise InvalidInput(message, path=path, key=key, hint=hint)
         if not hasattr(dataset, "__len__"):
             lack = "is missing" if dataset is None else "has no `__len__`"
             raise InvalidInput(
@@ -119,16 +127,15 @@ def _of_loader(loader: Any, part: str) -> tuple[Any, Any, int]:
     """
     what, hint = f"`{part}` is a DataLoader", None
     sampler = loader.sampler
-    if isinstance(loader.dataset, IterableDataset):
-        what += " of an IterableDataset, which has no samples by number"
-        hint = "bring a dataset with __len__ and __getitem__"
-    elif loader.batch_sampler is None:
+    if loader.batch_sampler is None:
         what += " with batch_size=None"
         hint = "let the dataset give single samples, and join them with collate_fn"
     elif type(loader.batch_sampler) is not BatchSampler:
         what += f" with a batch sampler of its own ({type(loader.batch_sampler).__name__})"
         hint = "leave it out: the job's micro_batch and seed say which samples make a batch"
-    elif type(sampler) not in (SequentialSampler, RandomSampler) or getattr(sampler, "replacement", False):
+    elif not is_stream(loader.dataset) and (
+        type(sampler) not in (SequentialSampler, RandomSampler) or getattr(sampler, "replacement", False)
+    ):
         what += f" with a sampler of its own ({type(sampler).__name__})"
         hint = "leave it out: every epoch is shuffled, and clusters share it; for other weights, repeat samples"
     elif loader.worker_init_fn is not None:
@@ -152,6 +159,9 @@ def total_samples(job: Job, dataset_size: int, job_file: str | Path) -> int | No
     """
     if job.stop.epochs is None:
         return job.stop.samples
+    if dataset_size == ENDLESS:
+        message = "`train` is a stream, and nobody knows how many samples an epoch of it has"
+        raise InvalidInput(message, path=str(job_file), key="stop.epochs", hint="stop by samples or minutes")
     samples = job.stop.epochs * dataset_size
     per_update = job.micro_batch * job.update_every
     of = f"{job.stop.epochs:g} of {dataset_size:,} samples"
@@ -183,15 +193,15 @@ def check_warmup(job: Job, job_file: str | Path, total: int | None) -> None:
             )
 
 
-def check_shares(job: Job, job_file: str | Path, plan: Plan, dataset_size: int) -> None:
+def check_shares(job: Job, job_file: str | Path, plan: Plan, train: SampleSet) -> None:
     """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch, or its updates
     leave nothing to decay over after the warm-up.
     """
-    total = total_samples(job, dataset_size, job_file)
+    total = total_samples(job, len(train), job_file)
     with naming(job_file):
         for cluster in plan.clusters:
             begin, end = share = plan.share(cluster.name)
-            Sampler(dataset_size, job.seed, share, job.micro_batch)
+            sampler_of(train, job.seed, share, job.micro_batch)
             if total is not None:
                 updates = expected_updates(total * (end - begin), job.micro_batch, job.update_every)
                 lr_ratio(job.optimizer.schedule, 0, updates)

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job.config import Job
-from ravnest.training.batches import BatchSource, Datasets, Inputs, Part, Target
-from ravnest.training.sampler import Sampler
+from ravnest.training.batches import BatchSource, Datasets, Inputs, MicroBatches, Part, Target
 
 START_DEADLINE_S = 300.0
 """Within this time a reader has imported torch and called the data factory."""
@@ -159,7 +158,7 @@ class ReadAhead(BatchSource):
     def __init__(
         self,
         data: Datasets,
-        sampler: Sampler,
+        sampler: MicroBatches,
         held_out_spans: Sequence[range],
         input_names: Sequence[str] | None,
         readers: Sequence[Batches],
@@ -170,28 +169,30 @@ class ReadAhead(BatchSource):
         self._asked: list[list[tuple[Part, int]]] = [[] for _ in readers]
         self._ready: dict[tuple[Part, int], tuple[Inputs, Target]] = {}
         self._known: set[tuple[Part, int]] = set()
-        self._turn = 0
 
     def train(self, micro_batch: int) -> tuple[tuple[Tensor, ...], Target]:
         for number in range(micro_batch, micro_batch + 1 + _AHEAD * len(self._readers)):
-            self._ask("train", number, self._sampler.batch(number), self._sampler.epoch(number))
+            self._ask("train", number, self._sampler.lane(number))
         return self._ordered(*self._take("train", micro_batch))
 
     def held_out(self, batch: int) -> tuple[tuple[Tensor, ...], Target]:
         for number in range(batch, min(batch + 1 + _AHEAD * len(self._readers), len(self._held_out_spans))):
-            self._ask("held_out", number, self._held_out_spans[number], 0)
+            self._ask("held_out", number, number)
         return self._ordered(*self._take("held_out", batch))
 
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
 
-    def _ask(self, part: Part, number: int, indices: Sequence[int], epoch: int) -> None:
+    def _ask(self, part: Part, number: int, lane: int) -> None:
         if (part, number) in self._known:
             return
         self._known.add((part, number))
-        which, self._turn = self._turn, (self._turn + 1) % len(self._readers)
-        self._readers[which].ask(part, indices, epoch)
+        which = lane % len(self._readers)
+        if part == "train":
+            self._readers[which].ask(part, self._sampler.batch(number), self._sampler.epoch(number))
+        else:
+            self._readers[which].ask(part, self._held_out_spans[number], 0)
         self._asked[which].append((part, number))
 
     def _take(self, part: Part, number: int) -> tuple[Inputs, Target]:

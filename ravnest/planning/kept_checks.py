@@ -26,8 +26,8 @@ from cluster_planner import ModelCosts, Plan
 from ravnest.errors import RavnestError
 from ravnest.factories import is_library, source_files
 from ravnest.job.config import Job
+from ravnest.user_cache import kept_folder
 
-FOLDER_VARIABLE = "RAVNEST_CACHE"
 MOST_KEPT = 64
 """The number of checks that are kept; the oldest go."""
 MOST_BYTES = 16 << 20
@@ -117,11 +117,8 @@ class KeptChecks:
     @classmethod
     def of_user(cls) -> "KeptChecks | None":
         """Those of this user; None where the environment says that nothing is to be kept."""
-        named = os.environ.get(FOLDER_VARIABLE)
-        if named == "":
-            return None
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ravnest"
-        return cls((Path(named) if named else base) / "checks")
+        folder = kept_folder("checks")
+        return None if folder is None else cls(folder)
 
     def find(self, mark: str) -> CheckedModel | None:
         """What was kept under this mark, if no file that it depends on has changed since."""

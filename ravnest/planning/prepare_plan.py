@@ -176,7 +176,7 @@ def prepare_plan(
             progress=searched.append,
         )
     plan = replace(plan, data=of_data)
-    check_shares(job, job_path, plan, len(data.train))
+    check_shares(job, job_path, plan, data.train)
     tried = _tried(plan, job, data, extent, found, live, step)
     found = replace(found, tried=(*found.tried, *tried))
     if memory is not None:
@@ -190,7 +190,7 @@ def prepare_plan(
         first, trained = plan, (trained_samples, trained_s)
         plan = searched_on(plan, budget, step, min_stages=min_stages, trained=trained)
         if plan is not first:
-            check_shares(job, job_path, plan, len(data.train))
+            check_shares(job, job_path, plan, data.train)
             tried = _tried(plan, job, data, extent, found, live, step)
             if memory is not None:
                 memory.add_tried(mark, tried)

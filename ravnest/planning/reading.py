@@ -18,7 +18,9 @@ from ravnest.job.config import Job
 from ravnest.job.materials import JobData
 from ravnest.job.readers import Reader
 from ravnest.training.batches import Part, SampleSet, arguments, target_tensors
+from ravnest.training.draws import generators_kept
 from ravnest.training.fingerprint import SAMPLED, sampled
+from ravnest.training.streams import NumberedStream
 
 LEAST_READING_S = 0.5e-3
 """A micro-batch that is read faster counts as nothing, so that plans for data in memory do not depend on how busy this
@@ -43,6 +45,9 @@ def check_reading(job: Job, job_file: str | Path, data: JobData) -> None:
 
     Sets of tensors are not read: nothing in them can draw.
     """
+    if isinstance(data.train.dataset, NumberedStream):
+        with naming(job_file), generators_kept():
+            data.train.dataset.check_going_on()
     parts: list[tuple[Part, SampleSet]] = [("train", data.train), ("held_out", data.held_out)]
     read = [(part, each) for part, each in parts if len(each) and not each.holds_tensors]
     if not read:
@@ -56,7 +61,8 @@ def check_reading(job: Job, job_file: str | Path, data: JobData) -> None:
                 if reader.started() != (len(data.train), len(data.held_out)):
                     raise InvalidInput("two processes got data of different lengths from it", key="data.factory")
             for part, indices in tried:
-                for reader, backwards in zip(readers, (False, True), strict=True):
+                again = not isinstance(data.part(part).dataset, NumberedStream)  # which is read forwards only
+                for reader, backwards in zip(readers, (False, again), strict=True):
                     reader.ask_digests(part, indices, backwards=backwards)
                 _compare(part, indices, [reader.digests() for reader in readers], collates=job.data.collate_fn)
     finally:

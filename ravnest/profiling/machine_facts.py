@@ -24,6 +24,7 @@ from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
 from ravnest.job.materials import load_data, search_dirs
 from ravnest.training.batches import arguments, fetch, target_tensors
+from ravnest.training.fingerprint import sampled
 
 CPU = "cpu"
 """The name of a machine's processors as a device, beside cuda:0 and so on."""
@@ -172,7 +173,7 @@ def _read(datasets: Sequence[Any]) -> str:
     digest = hashlib.sha256()
     for dataset in datasets:
         count = len(dataset)
-        for index in sorted({0, count - 1} if count else ()):
+        for index in sampled(count, 2):
             inputs, target = fetch(dataset, [index])
             by_position, by_name = arguments(inputs)
             for tensor in (*by_position, *by_name.values(), *target_tensors(target)):

@@ -42,7 +42,8 @@ from ravnest.training.averaging import split_outer
 from ravnest.training.batches import BatchSource
 from ravnest.training.loss_parameters import module_with_parameters
 from ravnest.training.losses import build_loss, build_metrics
-from ravnest.training.sampler import EvaluationBatches, Sampler, derive_seed
+from ravnest.training.sampler import EvaluationBatches, derive_seed
+from ravnest.training.streams import sampler_of
 from ravnest.training.weights import VersionedWeights
 from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import Endpoint, Lane, PeerAddress, TransportLimits, ZmqEndpoint
@@ -151,7 +152,7 @@ def batch_source(setup: StageSetup) -> BatchSource | None:
     spans = EvaluationBatches(len(data.held_out), setup.evaluation.batch, short_last=setup.evaluation.short_last)
     order = setup.bounds.order
     seed = derive_seed(job.seed, order, 0, 0, "order") if order else job.seed
-    sampler = Sampler(len(data.train), seed, setup.bounds.share, job.micro_batch)
+    sampler = sampler_of(data.train, seed, setup.bounds.share, job.micro_batch)
     if not data.workers:
         return BatchSource(data, sampler, spans, setup.input_names)
     readers = [Reader(job, setup.code.job_file) for _ in range(data.workers)]

@@ -18,7 +18,6 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from ravnest.errors import InvalidInput
 from ravnest.factories import describe, user_code
 from ravnest.training.draws import generators_kept, seed_generators, seed_of
-from ravnest.training.sampler import Sampler
 
 _KEY = "data.factory"
 _EXPECTED = (
@@ -255,13 +254,23 @@ class Datasets(Protocol):
     def held_out(self) -> SampleSet: ...
 
 
+class MicroBatches(Protocol):
+    """Which samples make up the micro-batches of a cluster: a Sampler, or that of a stream."""
+
+    def batch(self, k: int) -> list[int]: ...
+
+    def epoch(self, k: int) -> int: ...
+
+    def lane(self, k: int) -> int: ...
+
+
 class BatchSource:
     """Reads a job's `train` and `held_out` sets for one cluster."""
 
     def __init__(
         self,
         data: Datasets,
-        sampler: Sampler,
+        sampler: MicroBatches,
         held_out_spans: Sequence[range],
         input_names: Sequence[str] | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ravnest.training.batches import Inputs, SampleSet, Target, arguments, target_tensors
+from ravnest.training.sampler import ENDLESS
 
 SAMPLED = 16
 """How many samples of each set are hashed: its first, its last, and others evenly between them."""
@@ -21,9 +22,9 @@ _DEEPEST = 8
 
 
 def sampled(size: int, count: int = SAMPLED) -> list[int]:
-    """At most `count` indices, spread evenly over range(size), its ends included."""
-    if size <= count:
-        return list(range(size))
+    """At most `count` indices, spread evenly over range(size), its ends included; of a stream the first ones."""
+    if size <= count or size > ENDLESS // 2:  # of a stream, what comes first
+        return list(range(min(size, count)))
     return sorted({index * (size - 1) // (count - 1) for index in range(count)})
 
 
@@ -33,7 +34,7 @@ def fingerprint(*sets: SampleSet) -> str:
     for each in sets:
         for index in sampled(len(each)):
             said.update(digest(each.samples([index])[0]))
-    lengths = " + ".join(str(len(each)) for each in sets)
+    lengths = " + ".join("a stream" if len(each) == ENDLESS else str(len(each)) for each in sets)
     return f"{lengths} samples, {said.hexdigest()[:_CHARACTERS]}"
 
 

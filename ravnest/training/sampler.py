@@ -38,6 +38,9 @@ ROUNDS = 12
 MOST_SAMPLES = 2**62
 """The largest data set. Sums of two halves then stay within 64 bits."""
 
+ENDLESS = 2**62
+"""What `len` gives of a stream (streams.py), which begins again where it ends."""
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 _BLOCK = 4096
@@ -122,6 +125,10 @@ class Sampler:
     def epoch(self, k: int) -> int:
         """The epoch of micro-batch `k`, from 0."""
         return k // self.per_epoch
+
+    def lane(self, k: int) -> int:
+        """Micro-batches of different lanes may be read by different processes: here each is one of its own."""
+        return k
 
     def batch(self, k: int) -> list[int]:
         """The indices into the dataset of micro-batch `k`, which counts from 0 over all epochs."""

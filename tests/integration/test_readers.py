@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ from ravnest.job.readers import ReadAhead, Reader
 from ravnest.planning.reading import check_reading
 from ravnest.training.batches import BatchSource, target_tensors
 from ravnest.training.sampler import EvaluationBatches, Sampler
+from ravnest.training.streams import sampler_of
 from tests.support.local import JOB_FILE, tiny_job
 
 pytestmark = pytest.mark.timeout(300)
@@ -87,6 +89,42 @@ def test_what_goes_wrong_in_a_reader_is_told(faulty_file: Path):
     for reader in readers.values():
         reader.close()
     assert not [child for child in psutil.Process(os.getpid()).children() if "reader_process" in child.cmdline()]
+
+
+STREAMED = """
+from types import SimpleNamespace
+from torch.utils.data import IterableDataset
+class Files(IterableDataset):
+    def __init__(self, own): self.own, self.at, self.num_shards = own, 0, len(own)
+    def shard(self, num_shards, index): return Files(self.own[index::num_shards])
+    def state_dict(self): return {"at": self.at}
+    def load_state_dict(self, state_dict): self.at = state_dict["at"]
+    def __iter__(self):
+        for place in range(self.at, 20 * len(self.own)):
+            self.at = place + 1
+            yield [float(self.own[place // 20])], place % 20
+def data():
+    return SimpleNamespace(train=Files([0, 1, 2]), held_out=[([0.0], 0)])
+"""
+
+
+def test_a_stream_is_read_by_processes_each_of_which_has_shards_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("RAVNEST_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "streamed_for_readers.py").write_text(STREAMED)
+    file = tmp_path / "job.yaml"
+    job = tiny_job(data={"factory": "streamed_for_readers:data"})
+    data = load_data(job, file)
+    check_reading(job, file, data)
+    sampler = sampler_of(data.train, job.seed, (0.0, 1.0), 4)
+    readers = [Reader(job, file) for _ in range(2)]
+    assert len({reader.started() for reader in readers}) == 1
+    ahead, alone = (make(data, sampler, range(0), None) for make in (partial(ReadAhead, readers=readers), BatchSource))
+    for number in (*range(20), *range(60, 66)):
+        assert same(ahead.train(number), alone.train(number))
+    ahead.close()
 
 
 def test_planning_refuses_draws_that_two_processes_do_not_share():

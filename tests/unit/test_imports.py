@@ -56,7 +56,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
         "group",
     ),
     "ravnest": (
-        "errors formatting free_memory job_sections pipeline dht templates",
+        "errors formatting free_memory job_sections pipeline dht templates user_cache",
         "factories recovery",
         "training splitting checkpoints simulator",
         "pictures experts",

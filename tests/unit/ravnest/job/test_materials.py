@@ -17,6 +17,7 @@ from ravnest.job.materials import (
     search_dirs,
     total_samples,
 )
+from ravnest.training.batches import SampleSet
 from tests.support.local import JOB_FILE, tiny_job
 
 FACTORIES = """
@@ -74,7 +75,8 @@ def test_baselines_that_are_no_numbers_are_refused_before_training(job_file):
 
 
 @pytest.mark.parametrize(
-    ("name", "lack"), [("no_held_out", "`held_out` is missing"), ("unsized", "`train` has no `__len__`")]
+    ("name", "lack"),
+    [("no_held_out", "`held_out` is missing"), ("unsized", "`train` is a list_iterator.*no num_shards")],
 )
 def test_data_without_one_of_them_is_refused_at_its_key(job_file, name, lack):
     with pytest.raises(InvalidInput, match=rf"data\.factory: .*{lack}"):
@@ -148,14 +150,15 @@ def test_a_warm_up_that_leaves_no_updates_to_decay_over_is_refused_before_anythi
     optimizer = {"name": "sgd", "lr": 0.1, "schedule": schedule}
     job = tiny_job(optimizer=optimizer, micro_batch=4, update_every=2, stop={"samples": 160})
     with pytest.raises(InvalidInput, match="20 warm-up updates leave none to decay over") as caught:
-        check_shares(job, JOB_FILE, plan, 10_000)
+        check_shares(job, JOB_FILE, plan, SampleSet(range(10_000)))
     assert (caught.value.path, caught.value.key) == (str(JOB_FILE), "optimizer.schedule.warmup_updates")
-    check_shares(job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 8000})}), JOB_FILE, plan, 10_000)
+    shorter = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": 8000})})
+    check_shares(shorter, JOB_FILE, plan, SampleSet(range(10_000)))
 
 
 def test_a_cluster_with_less_than_a_micro_batch_is_refused(plan):
     with pytest.raises(InvalidInput, match="micro-batch"):
-        check_shares(tiny_job(), JOB_FILE, plan, 1)
+        check_shares(tiny_job(), JOB_FILE, plan, SampleSet(range(1)))
 
 
 LOADERS = """
@@ -166,9 +169,21 @@ from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 ROWS = [(torch.ones(2) * i, i) for i in range(12)]
 
-class Stream(IterableDataset):
+class Rows(IterableDataset):
     def __iter__(self):
         return iter(ROWS)
+
+class Stream(Rows):
+    num_shards, at = 2, 0
+
+    def shard(self, num_shards, index):
+        return Stream()
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state_dict):
+        pass
 
 def joined(samples):
     return torch.stack([x for x, _ in samples]), torch.tensor([-y for _, y in samples])
@@ -178,7 +193,13 @@ def loaders(**changes):
     return {"train": loader, "held_out": DataLoader(ROWS, 4), "baselines": {"guessing": 1.5}}
 
 def streaming():
-    return {"train": DataLoader(Stream(), 4), "held_out": ROWS}
+    return {"train": DataLoader(Stream(), 4, collate_fn=joined, num_workers=1), "held_out": ROWS}
+
+def plain():
+    return {"train": Rows(), "held_out": ROWS}
+
+def streamed_twice():
+    return {"train": Stream(), "held_out": Stream()}
 
 def weighted():
     return loaders(shuffle=None, sampler=WeightedRandomSampler([1.0] * 12, 12))
@@ -220,6 +241,20 @@ def test_of_a_data_loader_its_dataset_collate_function_and_workers_are_taken(loa
     assert data.held_out.batch([1, 2])[1].tolist() == [1, 2]
 
 
+def test_a_stream_is_read_by_number_if_it_says_how_it_is_divided(loaders_file):
+    data = loaded(loaders_file, "streaming", workers=None)
+    assert data.workers == 1
+    assert data.train.batch([0, 2, 4, 26])[1].tolist() == [0, -1, -2, -1]  # of one shard, which begins again
+    with pytest.raises(InvalidInput, match="`train` is a Rows, whose samples have no numbers, and it has no num_"):
+        loaded(loaders_file, "plain")
+    with pytest.raises(InvalidInput, match="`held_out` is a Stream") as caught:
+        loaded(loaders_file, "streamed_twice")
+    assert "islice" in caught.value.hint
+    with pytest.raises(InvalidInput, match="how many samples an epoch") as caught:
+        total_samples(tiny_job(stop={"epochs": 1}), len(data.train), loaders_file)
+    assert caught.value.key == "stop.epochs"
+
+
 def test_the_job_s_keys_count_before_those_of_the_data(loaders_file):
     data = loaded(loaders_file, "both")
     assert (data.workers, data.held_out.batch([3])[1].tolist()) == (3, [-3])
@@ -230,7 +265,6 @@ def test_the_job_s_keys_count_before_those_of_the_data(loaders_file):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("streaming", "an IterableDataset"),
         ("weighted", "a sampler of its own .WeightedRandomSampler."),
         ("replacing", "a sampler of its own .RandomSampler."),
         ("unbatched", "batch_size=None"),
