@@ -38,7 +38,7 @@ ROUNDS = 12
 MOST_SAMPLES = 2**62
 """The largest data set. Sums of two halves then stay within 64 bits."""
 
-ENDLESS = 2**62
+ENDLESS = 2**52
 """What `len` gives of a stream (streams.py), which begins again where it ends."""
 
 _GOLDEN = 0x9E3779B97F4A7C15

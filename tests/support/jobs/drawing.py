@@ -1,12 +1,13 @@
 """Datasets that draw random numbers when they are read, and what they are trained with."""
 
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 WORDS, MASK, LENGTH = 7, 7, 6
 
@@ -31,6 +32,32 @@ class Turned(Dataset):
 
 def rotations(samples: int = 96, held_out: int = 24) -> SimpleNamespace:
     return SimpleNamespace(train=Turned(samples, 0), held_out=Turned(held_out, samples))
+
+
+class Turning(IterableDataset[tuple[Tensor, int]]):
+    """The same pictures as a stream of two shards."""
+
+    def __init__(self, numbers: list[int], shards: int = 2) -> None:
+        self.numbers, self.num_shards, self.at = numbers, shards, 0
+
+    def shard(self, num_shards: int, index: int) -> "Turning":
+        return Turning(self.numbers[index::num_shards], 1)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.at = state_dict["at"]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        pictures = Turned(len(self.numbers), 0)
+        while self.at < len(self.numbers):
+            self.at += 1
+            yield pictures[self.numbers[self.at - 1]]
+
+
+def streamed() -> SimpleNamespace:
+    return SimpleNamespace(train=Turning(list(range(48))), held_out=Turned(24, 96))
 
 
 def looker() -> nn.Module:
