@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ravnest.cli.attach import attach
+from ravnest.cli.collaborate import collaborate
 from ravnest.cli.compare import compare
 from ravnest.cli.dht import dht
 from ravnest.cli.doctor import doctor
@@ -128,6 +129,7 @@ app.command(cls=Command, epilog="Example: ravnest join runs/first laptop")(join)
 app.command(cls=Command, epilog="Example: ravnest export runs/first --tensorboard runs/first/tensorboard")(export)
 app.add_typer(dht, name="dht")
 app.add_typer(experts, name="experts")
+app.add_typer(collaborate, name="collaborate")
 
 
 def _show_version(wanted: bool) -> None:

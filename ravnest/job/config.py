@@ -27,7 +27,8 @@ from ravnest.checkpoints.run_folder import CheckpointsConfig
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written
-from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
+from ravnest.job.modes import Mode, StopConfig, check_mode
+from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.named_measures import LOSSES, METRICS, MeasureConfig, check_name
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
@@ -97,7 +98,7 @@ class DataConfig(FactoryConfig):
     """The data: a factory of the user's, and how its samples become batches."""
 
     collate_fn: Reference | None = None
-    """`package.module:attribute` of a function that makes a batch of a list of samples."""
+    """A function that makes a batch of a list of samples."""
 
     workers: Annotated[NonNegativeInt, Field(le=MOST_WORKERS)] | None = None
     """Processes that read ahead in each first and last stage; None: what the data says, or 0."""
@@ -117,27 +118,6 @@ class DataConfig(FactoryConfig):
 
 def _initial_weights(value: object) -> object:
     return {"path": value} if isinstance(value, str) else value
-
-
-class StopConfig(Section):
-    """The end of the run: exactly one of the three is given, counted over the whole fleet."""
-
-    samples: PositiveInt | None = None
-    """Training samples."""
-
-    epochs: PositiveFloat | None = None
-    """Passes over the training set."""
-
-    minutes: PositiveFloat | None = None
-    """Minutes of training, from the first micro-batch on."""
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = [name for name, value in self if value is not None]
-        if len(given) != 1:
-            found = " and ".join(given) if given else "none"
-            raise ValueError(f"give exactly one of samples, epochs or minutes, not {found}")
-        return self
 
 
 def _loss(value: object) -> object:
@@ -198,6 +178,11 @@ class Job(Section):
 
     metrics: tuple[Annotated[str | MeasureConfig | FactoryConfig | FunctionConfig, BeforeValidator(_metric)], ...] = ()
     """Shown at evaluations beside the loss: accuracy, perplexity, functions or factories."""
+
+    mode: Mode = "planned"
+    """planned: by a plan over nodes. collaborative: by volunteers who come and go (`ravnest collaborate`)."""
+    target_batch: PositiveInt | None = None
+    """Samples that make one step of a collaboration, over all volunteers."""
 
     micro_batch: PositiveInt = 8
     """Samples that one forward and one backward of a stage handle."""
@@ -326,6 +311,11 @@ class Job(Section):
         return data
 
     @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        check_mode(self)
+        return self
+
+    @model_validator(mode="after")
     def _parts_agree(self) -> Self:
         if self.schedule in SYNCHRONOUS and self.max_staleness:
             raise ValueError(
@@ -344,7 +334,7 @@ class Job(Section):
                 f" {in_flight:,}: larger updates take a larger micro_batch"
             )
         per_update = self.micro_batch * self.update_every
-        if self.stop.samples is not None and self.stop.samples < per_update:
+        if self.mode == "planned" and self.stop.samples is not None and self.stop.samples < per_update:
             raise ValueError(
                 f"stop.samples: {self.stop.samples} is less than one update"
                 f" (micro_batch · update_every = {self.micro_batch} · {self.update_every} = {per_update})"

@@ -126,6 +126,9 @@ def prepare_plan(
     if min_stages < 1:
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
     job_path = job.file
+    if job.mode != "planned":
+        hint = "ravnest collaborate start"
+        raise InvalidInput("volunteers need no plan: expected planned", path=str(job_path), key="mode", hint=hint)
     searched: list[Step] = []
     _check_devices(fleet, fleet_path)
     step("loading the data")

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job_sections import Fraction, NonNegativeInt, PositiveFloat, Section
 from ravnest.training.corrections import CorrectionName, corrected
+from ravnest.training.lamb import LAMB
 from ravnest.training.parameter_groups import GroupConfig, group_of
 from ravnest.training.soap import SOAP
 
@@ -94,7 +95,7 @@ _CLASSES: dict[str, type[Optimizer]] = {
     name.lower(): member
     for name, member in vars(torch.optim).items()
     if isinstance(member, type) and issubclass(member, Optimizer) and member is not Optimizer
-} | {"soap": SOAP}
+} | {"soap": SOAP, "lamb": LAMB}
 # `lr` is a field of its own; the others need a graph through the step, or CUDA graphs.
 _NOT_ARGUMENTS = {"self", "params", "lr", "differentiable", "capturable"}
 _COMPILER_IS_IMPORTED_BY = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
@@ -106,7 +107,7 @@ class OptimizerConfig(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = "adamw"
-    """A class of torch.optim, in any case, or soap."""
+    """A class of torch.optim, in any case, soap or lamb."""
 
     lr: PositiveFloat = 1e-3
     """Peak learning rate, per update."""

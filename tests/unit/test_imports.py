@@ -87,6 +87,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "yaml": ("cluster_planner/files/yaml_files.py",),
     "sklearn": (
         "cluster_planner/search/starting_groups.py",
+        "examples/collaboration/data.py",
         "examples/digits/data.py",
         "experiments/convergence/data.py",
     ),

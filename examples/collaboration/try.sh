@@ -1,0 +1,23 @@
+#!/bin/sh
+# Four volunteers and a backbone on this machine: one volunteer is killed, and one comes late.
+#   sh examples/collaboration/try.sh [FOLDER]      needs some 2 GB of memory; takes a minute on two cores
+set -eu
+here=$(dirname "$0")
+out=${1:-runs/collaboration-example}
+python=${PYTHON:-python}
+export OMP_NUM_THREADS=1
+"$python" -m ravnest collaborate start "$here/job.yaml" --listen 127.0.0.1:0 --out "$out" &
+backbone=$!
+while [ ! -e "$out/invitation.txt" ]; do kill -0 "$backbone"; sleep 0.2; done
+volunteer() {
+    "$python" -m ravnest collaborate join "$out/invitation.txt" --name "$1" --yes --threads 1 --key-file "$out/$1.key" \
+        > "$out/$1.log" 2>&1 &
+}
+volunteer ada; volunteer bob; volunteer carl; killed=$!
+while [ "$(grep -c '"samples"' "$out/curve.jsonl" 2> /dev/null || true)" -lt 5 ] 2> /dev/null; do sleep 0.2; done
+echo "carl is killed, and dora comes"
+kill -9 "$killed"
+volunteer dora
+wait "$backbone"
+"$python" -m ravnest collaborate people "$out"
+grep -h "gave" "$out/ada.log" "$out/bob.log" "$out/dora.log" || true

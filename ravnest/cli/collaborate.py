@@ -1,0 +1,182 @@
+"""`ravnest collaborate`: a backbone that welcomes volunteers, a volunteer that joins it, and who has given how much.
+
+In: the commands' options. Out: lines of text; a folder at the backbone. Everything else is `ravnest.collaboration`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PORT = 7800
+
+collaborate = typer.Typer(
+    no_args_is_help=True, help="Train with volunteers who come and go: one large batch, averaged steps."
+)
+
+
+@collaborate.command(epilog="Example: ravnest collaborate start job.yaml --address home.example.net:7800")
+def start(
+    job: Annotated[Path, typer.Argument(metavar="JOB_YAML", help="A job with mode: collaborative.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where volunteers can connect; port 0 is any free one.")
+    ] = f"0.0.0.0:{PORT}",
+    address: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Where volunteers find this machine; may be given several times."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where keys, states and the curve are kept.")] = Path(
+        "runs/collaboration"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the collaboration in --out.")] = False,
+) -> None:
+    """Be the backbone of a collaboration until the job's end. Ctrl-C saves the state; --resume goes on from it."""
+    from ravnest.collaboration.backbone import Backbone
+    from ravnest.errors import InvalidInput
+    from ravnest.job.config import load_job
+
+    if address is None and listen.startswith(("0.0.0.0:", "[::]:")):
+        raise InvalidInput(
+            "expected where volunteers find this machine, as HOST:PORT",
+            key="--address",
+            hint="its public address or name; to try it on one machine, --listen 127.0.0.1:7800 needs none",
+        )
+    with (
+        _stopped_by_signals() as stop,
+        Backbone(
+            load_job(job), job, out, listen=listen, addresses=tuple(address or ()), resume=resume, tell=typer.echo
+        ) as backbone,
+    ):
+        typer.echo(f"invitation: {backbone.invitation_file} (whoever has this line can join)")
+        typer.echo(f"volunteers join by: ravnest collaborate join {backbone.invitation_file}")
+        result = backbone.serve(stop)
+    if result.weights is None:
+        typer.echo(f"stopped after {result.steps} steps; go on with --resume")
+        raise typer.Exit(130)
+    typer.echo(f"{result.steps} steps; weights: {result.weights} (hash {result.weights_hash[:16]})")
+
+
+@collaborate.command(epilog="Example: ravnest collaborate join invitation.txt --name lena")
+def join(
+    invitation: Annotated[str, typer.Argument(help="The line that you were given, or a file that holds it.")],
+    name: Annotated[str, typer.Option(help="Your name on the leaderboard.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to run the code without being asked.")] = False,
+    key_file: Annotated[
+        Path | None, typer.Option(help="Your key, by which samples are counted; made if there is none.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or mps.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; without it, what torch takes.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.0, help="Leave after so long; without it, at the end.")] = None,
+    patience_minutes: Annotated[
+        float, typer.Option(min=0.0, help="How long to try again while no backbone can be reached.")
+    ] = 10.0,
+) -> None:
+    """Join a collaboration as a volunteer. Only connections outwards are opened. Ctrl-C leaves."""
+    import time
+
+    from ravnest.collaboration.invitation import read_invitation
+    from ravnest.collaboration.volunteer import Volunteer
+    from ravnest.dht import new_identity, read_identity
+
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    home = Path.home() / ".ravnest" / "collaborations"
+    given = read_invitation(_line_of(invitation))
+    key = key_file or home.parent / "volunteer.key"
+    if not key.exists():
+        key.parent.mkdir(parents=True, exist_ok=True)
+        new_identity().write(key)
+    volunteer = Volunteer(
+        given,
+        read_identity(key),
+        name or getpass.getuser(),
+        home,
+        agree=lambda code, folder, files: _agrees(code, folder, files, yes=yes),
+        device=device,
+        tell=typer.echo,
+        patience_s=60 * patience_minutes,
+    )
+    ends_s = None if minutes is None else time.monotonic() + 60 * minutes
+    with _stopped_by_signals() as stop:
+        done = volunteer.work(lambda: stop() or (ends_s is not None and time.monotonic() > ends_s))
+    held = f"; weights' hash {done.weights[:16]}" if done.weights else ""
+    typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{held}")
+
+
+@collaborate.command(epilog="Example: ravnest collaborate people runs/collaboration")
+def people(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The backbone's folder.")] = Path("runs/collaboration"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show who gave how many samples, by name and public key."""
+    from rich.table import Table
+
+    from ravnest.cli.views.lost_output import lasting_console
+    from ravnest.collaboration.people import read_people
+    from ravnest.errors import InvalidInput
+
+    if not folder.is_dir():
+        raise InvalidInput("expected the folder of a collaboration", path=str(folder))
+    found = read_people(folder)
+    if as_json:
+        typer.echo(found.text(), nl=False)
+        return
+    table = Table("name", "samples", "steps", "visits", "refused", "public key")
+    for one in found.ranked():
+        numbers = (f"{number:,}" for number in (one.samples, one.steps, one.visits, one.refused))
+        table.add_row(one.name, *numbers, one.key[:16])
+    lasting_console(stderr=False).print(table)
+
+
+def _line_of(invitation: str) -> str:
+    """The line itself, or what the file holds that is named so. Raises InvalidInput."""
+    from ravnest.errors import InvalidInput
+
+    if invitation.startswith("ravnest-invitation"):
+        return invitation
+    try:
+        return Path(invitation).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read as an invitation: {error}", path=invitation) from None
+
+
+def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
+    """Show what will run, and ask once for each code: an answer of yes is kept beside its folder."""
+    agreed = folder.with_suffix(".agreed")
+    typer.echo(f"code: {code}")
+    typer.echo(f"in {folder}: {', '.join(files)}")
+    if agreed.exists():
+        return True
+    if not yes and not typer.confirm(
+        "This code will run on your machine with your rights. Have you read it, and agree?"
+    ):
+        return False
+    agreed.touch()
+    return True
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """A function that says whether somebody has asked to stop: by Ctrl-C or SIGTERM. A second Ctrl-C interrupts."""
+    asked = threading.Event()
+
+    def ask(number: int, _: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

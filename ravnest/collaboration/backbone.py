@@ -1,0 +1,398 @@
+"""The backbone of a collaboration: welcomes volunteers, adds up their gradients, and keeps the state.
+
+In: a job of mode `collaborative`, and lines that volunteers open. Out: averaged steps, a folder with the state, the
+curve and the people (backbone_store.py), and lines of text for whoever watches. One thread does all of it but the
+sockets, which belong to `Lines`; when a step opens and ends is decided in step_owner.py. What a volunteer sends can end
+its own line and no other.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ravnest.collaboration.backbone_store import BackboneStore
+from ravnest.collaboration.code_bundle import code_hash, collected
+from ravnest.collaboration.invitation import Invitation, endpoint
+from ravnest.collaboration.messages import (
+    COLLABORATION,
+    PROTOCOL,
+    ChallengeMessage,
+    CodeMessage,
+    CollectMessage,
+    EndMessage,
+    GotMessage,
+    HelloMessage,
+    JoinMessage,
+    OpenMessage,
+    PieceMessage,
+    ProgressMessage,
+    RefusedMessage,
+    TensorMessage,
+    TransferMessage,
+    WelcomeMessage,
+)
+from ravnest.collaboration.people import read_people
+from ravnest.collaboration.step_owner import (
+    CollectOn,
+    CommitStep,
+    ContributionCame,
+    ContributionRefused,
+    Event,
+    OpenStep,
+    PeerBecameReady,
+    PeerLeft,
+    ProgressCame,
+    PutOut,
+    StepOwner,
+    TimePassed,
+)
+from ravnest.collaboration.step_sum import StepSum
+from ravnest.collaboration.trainer import Trainer
+from ravnest.collaboration.transfers import Form, Said, pieces
+from ravnest.collaboration.visitor import Visitor
+from ravnest.dht import new_identity
+from ravnest.errors import InvalidInput
+from ravnest.job.config import Job
+from ring_allreduce.transport import LineClosed, LineEvent, LineOpened, Lines, LineSaid, Message
+
+SIGN_IN_S = 30.0
+"""A line that has not proved who it is by then is ended."""
+
+AGREE_S = 900.0
+"""A volunteer may take so long to agree to the code and to make its model."""
+
+MOST_VISITORS = 512
+MOST_WAITING = 4
+"""A volunteer for which more transfers wait than that takes nothing, or too little, and is put out; it may return."""
+
+LONGEST_WAIT_S = 0.5
+
+MOST_SHARE = 4
+"""A contribution has at most so many times the target batch."""
+
+
+@dataclass(frozen=True)
+class BackboneResult:
+    """What a collaboration has come to."""
+
+    steps: int
+    weights: Path | None
+    """None where it was stopped before its end."""
+    weights_hash: str
+    """Of the weights in memory: every volunteer that has applied all averages has the same."""
+
+
+class Backbone:
+    """One backbone. `with` it, `serve` until the job's end; leaving the block ends all lines."""
+
+    def __init__(
+        self,
+        job: Job,
+        job_file: Path,
+        folder: Path,
+        *,
+        listen: str,
+        addresses: tuple[str, ...] = (),
+        resume: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`listen`: HOST:PORT of this machine, port 0 for any free one. `addresses`: HOST:PORT where volunteers find
+        it, if others than that. Raises InvalidInput, TransportError."""
+        self._tell, self._now = tell, now
+        host, port = _listening(listen)
+        self._files = collected(job_file)
+        self._job_name = job_file.name
+        self._trainer = Trainer(job, job_file)
+        self._store = BackboneStore(folder, resume=resume)
+        self._people = read_people(folder)
+        self._verifier = new_identity()
+        if resume:
+            self._take_up()
+        self._owner = StepOwner(self._trainer.target_batch, self._trainer.step)
+        self._sum = StepSum(self._trainer.forms)
+        self._visitors: dict[int, Visitor] = {}
+        self._state: tuple[int, list[tuple[Form, Tensor]]] | None = None
+        self._losses: list[tuple[float, int]] = []
+        self._step_began_s = self._now()
+        self._evaluated = 0
+        self._seen = self._trainer.step * self._trainer.target_batch
+        self._visits = 0
+        kept = self._store.secrets
+        self._lines = Lines(COLLABORATION, bytes.fromhex(kept.token), listen=(host, port, kept.keys()))
+        shown = f"[{host}]" if ":" in host else host
+        found_at = addresses or (f"{shown}:{self._lines.port}",)
+        self.invitation = Invitation(
+            found_at, kept.backbone_public, kept.guest_public, kept.guest_secret, kept.token, code_hash(self._files)
+        )
+        self.invitation_file = self._store.save_invitation(self.invitation.line())
+
+    def __enter__(self) -> "Backbone":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+
+    @property
+    def step(self) -> int:
+        """Steps that have been made."""
+        return self._trainer.step
+
+    def serve(self, stop: Callable[[], bool] = lambda: False) -> BackboneResult:
+        """Serve until the job's end, or until `stop` says so. Then the state is on the disk."""
+        began_s = self._now()
+        minutes = self._trainer.job.stop.minutes
+        total = self._trainer.total_steps
+        while not stop() and (total is None or self.step < total):
+            if minutes is not None and self._now() - began_s >= 60 * minutes:
+                total = self.step
+                break
+            due_s = self._owner.next_due_s(self._now())
+            wait_s = LONGEST_WAIT_S if due_s is None else min(LONGEST_WAIT_S, max(0.0, due_s - self._now()))
+            for event in self._lines.take(wait_s):
+                self._on(event)
+            self._decide(TimePassed())
+            self._tend()
+        ended = total is not None and self.step >= total
+        return self._end(ended)
+
+    def _end(self, ended: bool) -> BackboneResult:
+        self._save_state()
+        weights = None
+        if ended:
+            for visitor in self._joined():
+                for said in list(visitor.outgoing.due()):
+                    self._lines.send(visitor.line, *said)
+                self._lines.send(visitor.line, EndMessage(step=self.step))
+            weights = self._store.save_weights(
+                {name: one.clone() for name, one in self._trainer.model.state_dict().items()}
+            )
+            self._evaluate()
+        self._store.save_people(self._people)
+        return BackboneResult(self.step, weights, self._trainer.weights_hash())
+
+    # Lines.
+
+    def _on(self, event: LineEvent) -> None:
+        match event:
+            case LineOpened(line=line):
+                if len(self._visitors) >= MOST_VISITORS:
+                    self._lines.send(line, RefusedMessage(reason="the backbone has as many volunteers as it can serve"))
+                    self._lines.hang_up(line, "no place")
+                    return
+                visitor = self._visitors[line] = Visitor(line, self._now())
+                self._lines.send(line, ChallengeMessage(protocol=PROTOCOL, nonce=visitor.nonce))
+            case LineClosed(line=line, reason=reason):
+                gone = self._visitors.pop(line, None)
+                if gone is not None and gone.joined:
+                    self._tell(f"{gone.name} has left: {reason}")
+                    self._decide(PeerLeft(gone.peer))
+            case LineSaid(line=line, message=message) if line in self._visitors:
+                visitor = self._visitors[line]
+                try:
+                    self._hear(visitor, message, event)
+                except InvalidInput as error:
+                    self._put_out(visitor, str(error))
+            case _:
+                pass
+
+    def _hear(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
+        """Raises InvalidInput for what no volunteer of ours says at this point."""
+        if isinstance(message, HelloMessage) and visitor.person is None:
+            self._welcome(visitor, message)
+        elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.joined:
+            self._join(visitor, message)
+        elif not visitor.joined:
+            raise InvalidInput(f"{type(message).__name__} out of turn")
+        elif isinstance(message, ProgressMessage):
+            self._progress(visitor, message)
+        elif isinstance(message, GotMessage):
+            visitor.outgoing.got(message.pieces)
+        elif isinstance(message, TransferMessage | TensorMessage | PieceMessage):
+            self._contribution(visitor, message, event)
+        else:
+            raise InvalidInput(f"{type(message).__name__} is nothing that a volunteer says")
+
+    def _welcome(self, visitor: Visitor, hello: HelloMessage) -> None:
+        key = visitor.prove(hello, self._store.secrets.backbone_public, self._verifier)
+        visitor.person = self._people.came(key, visitor.name)
+        self._visits += 1
+        self._lines.trust(visitor.line)
+        for path, data in self._files.items():
+            self._lines.send(visitor.line, CodeMessage(path=path, data=data))
+        welcome = WelcomeMessage(files=len(self._files), job=self._job_name, session=self._visits)
+        self._lines.send(visitor.line, welcome)
+
+    def _join(self, visitor: Visitor, message: JoinMessage) -> None:
+        if message.form != form_in_words(self._trainer.forms):
+            raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
+        visitor.joined = True
+        if self._state is None or self._state[0] != self.step:
+            self._state = self.step, self._trainer.state()
+        step, state = self._state
+        visitor.outgoing.put(pieces("state", step, 0, state))
+        self._tell(f"{visitor.name} joins at step {step} ({len(list(self._joined()))} volunteers)")
+
+    def _progress(self, visitor: Visitor, message: ProgressMessage) -> None:
+        if message.loss is not None and message.step == self.step:
+            self._losses.append((message.loss, message.loss_samples))
+        self._decide(PeerBecameReady(visitor.peer, message.step))
+        self._decide(
+            ProgressCame(
+                visitor.peer,
+                message.step,
+                min(message.samples, MOST_SHARE * self._trainer.target_batch),
+                message.samples_per_s,
+                message.micro_batch,
+                min(max(message.every_s, 0.1), 600.0),
+            )
+        )
+
+    def _contribution(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
+        try:
+            if isinstance(message, TransferMessage):
+                visitor.begin(message, self._trainer.forms, MOST_SHARE * self._trainer.target_batch)
+                return
+            assert isinstance(message, TensorMessage | PieceMessage)
+            whole = visitor.take(message, event.tensors)
+        except InvalidInput as error:
+            assert visitor.person is not None
+            visitor.person.refused += 1
+            self._tell(f"{visitor.name}: a contribution was refused: {error}")
+            self._decide(ContributionRefused(visitor.peer, str(error)))
+            return
+        finally:
+            if isinstance(message, PieceMessage):
+                self._lines.send(visitor.line, GotMessage(pieces=visitor.taken))
+        if whole is None or whole.step != self.step or visitor.peer not in self._owner.peers:
+            return  # not whole yet, or too late: its step was committed without it
+        self._sum.add(whole.vectors, whole.samples)
+        self._decide(ContributionCame(visitor.peer, whole.step, whole.samples))
+
+    # Decisions.
+
+    def _decide(self, event: Event) -> None:
+        for instruction in self._owner.handle(event, self._now()):
+            match instruction:
+                case OpenStep(step=step, stops=stops):
+                    for visitor in self._joined():
+                        if visitor.peer in stops:
+                            self._lines.send(visitor.line, OpenMessage(step=step, stop=stops[visitor.peer]))
+                case CollectOn(step=step):
+                    for visitor in self._joined():
+                        self._lines.send(visitor.line, CollectMessage(step=step))
+                case CommitStep():
+                    self._commit(instruction)
+                case PutOut(peer=peer, reason=reason):
+                    for visitor in list(self._joined()):
+                        if visitor.peer == peer:
+                            self._put_out(visitor, reason)
+
+    def _commit(self, committed: CommitStep) -> None:
+        said, mean = self._sum.finish(committed.step)
+        for visitor in self._joined():
+            visitor.outgoing.put(iter(said))
+            if visitor.person is not None and visitor.peer in committed.samples:
+                visitor.person.samples += committed.samples[visitor.peer]
+                visitor.person.steps += 1
+        self._pump()  # it travels while the step is applied here
+        norm = self._trainer.apply(mean)
+        self._curve(committed, norm, said)
+        every = max(1, self._trainer.job.evaluate_every // self._trainer.target_batch)
+        if self.step % every == 0:
+            self._evaluate()
+            self._save_state()
+            self._store.save_people(self._people)
+
+    def _curve(self, committed: CommitStep, norm: float, said: list[Said]) -> None:
+        now_s = self._now()
+        samples = sum(committed.samples.values())
+        self._seen += samples
+        count = sum(number for _, number in self._losses)
+        loss = sum(loss * number for loss, number in self._losses) / count if count else None
+        entry = {
+            "step": self.step,
+            "time_s": time.time(),
+            "seconds": now_s - self._step_began_s,
+            "samples": samples,
+            "samples_in_all": self._seen,
+            "peers": len(committed.samples),
+            "loss": loss,
+            "gradient_norm": norm if math.isfinite(norm) else None,
+        }
+        self._losses, self._step_began_s = [], now_s
+        self._store.add_to_curve(entry)
+        shown = "" if loss is None else f", loss {loss:.4f}"
+        took = f"{entry['seconds']:.1f} s"
+        self._tell(f"step {self.step}: {samples:,} samples of {len(committed.samples)} volunteers{shown}, {took}")
+
+    def _evaluate(self) -> None:
+        if self._evaluated == self.step:
+            return
+        self._evaluated = self.step
+        found = self._trainer.evaluate()
+        if found:
+            self._store.add_to_curve({"step": self.step, "held_out": found})
+            self._tell(f"step {self.step}: held out: " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()))
+
+    def _tend(self) -> None:
+        now_s = self._now()
+        for visitor in list(self._visitors.values()):
+            patience_s = SIGN_IN_S if visitor.person is None else AGREE_S
+            if not visitor.joined and now_s > visitor.opened_s + patience_s:
+                self._put_out(visitor, "it did not join in time")
+            elif len(visitor.outgoing) > MOST_WAITING:
+                self._put_out(visitor, "it takes averages more slowly than they are made")
+        self._pump()
+
+    def _pump(self) -> None:
+        for visitor in self._joined():
+            for said in visitor.outgoing.due():
+                self._lines.send(visitor.line, *said)
+
+    def _put_out(self, visitor: Visitor, reason: str) -> None:
+        if self._visitors.pop(visitor.line, None) is None:
+            return
+        if visitor.name:
+            self._tell(f"{visitor.name} is put out: {reason}")
+        self._lines.send(visitor.line, RefusedMessage(reason=reason[:400]))
+        self._lines.hang_up(visitor.line, reason)
+        if visitor.joined:
+            self._decide(PeerLeft(visitor.peer))
+
+    def _joined(self) -> list[Visitor]:
+        return [visitor for visitor in self._visitors.values() if visitor.joined]
+
+    # State.
+
+    def _save_state(self) -> None:
+        tensors = {form.name: tensor for form, tensor in self._trainer.state()}
+        self._store.save_state(tensors, self.step, self._trainer.job.checkpoints.keep)
+
+    def _take_up(self) -> None:
+        last = self._store.last_state()
+        if last is None:
+            return
+        step, tensors = last
+        forms = self._trainer.state_forms(step)
+        held = {name: (tensor.dtype, tensor.numel()) for name, tensor in tensors.items()}
+        if held != {form.name: (form.dtype, form.elements) for form in forms}:
+            raise InvalidInput("its last state is of another model or optimizer", path=str(self._store.folder))
+        self._trainer.load(tensors, step)
+
+
+def form_in_words(forms: tuple[Form, ...]) -> str:
+    """What is averaged, in words that two peers compare."""
+    return " ".join(f"{form.name}:{form.elements}:{form.wire}" for form in forms)
+
+
+def _listening(listen: str) -> tuple[str, int]:
+    """(host, port) to listen at, where the port may be 0. Raises InvalidInput."""
+    host, _, port = listen.rpartition(":")
+    if port == "0" and host:
+        return host.removeprefix("[").removesuffix("]"), 0
+    return endpoint(listen)

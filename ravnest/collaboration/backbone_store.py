@@ -1,0 +1,130 @@
+"""What a backbone keeps on disk: keys and the invitation, the last states, the curve and the people.
+
+In: a folder. Out: files that a crash at any moment leaves usable: each is written beside its place and renamed.
+
+    keys.json           the Curve keys of the backbone and its guests, and the token; only the owner may read it
+    invitation.txt      the line that volunteers are given
+    curve.jsonl         a line for each step
+    people.json         who gave how many samples
+    state-000120.safetensors    weights, buffers and optimizer state after 120 steps; the last few are kept
+    weights.safetensors         the weights at the end, under the model's own names
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ravnest.checkpoints.durable_files import DurableFiles
+from ravnest.checkpoints.weight_files import open_weights
+from ravnest.collaboration.invitation import BACKBONE, GUEST
+from ravnest.collaboration.people import FILE, People
+from ravnest.errors import InvalidInput
+from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys
+
+_STATE = "state-{:06d}.safetensors"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The secrets of one collaboration, in hexadecimal digits."""
+
+    backbone_public: str
+    backbone_secret: str
+    guest_public: str
+    guest_secret: str
+    token: str
+
+    def keys(self) -> Keys:
+        """What the backbone listens with. Raises InvalidInput for keys that are none."""
+        pair = KeyPair(self.backbone_public, self.backbone_secret)
+        return Keys(pair, {BACKBONE: self.backbone_public, GUEST: self.guest_public})
+
+
+class BackboneStore:
+    """The folder of one backbone."""
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        """Raises InvalidInput where `resume` finds nothing to go on with, or a new one finds a collaboration."""
+        self.folder = folder
+        self._files = DurableFiles()
+        begun = (folder / "keys.json").exists()
+        if begun and not resume:
+            raise InvalidInput("holds a collaboration", path=str(folder), hint="go on with it by --resume")
+        if resume and not begun:
+            raise InvalidInput("holds no collaboration to go on with", path=str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        self.secrets = self._read_secrets() if begun else self._new_secrets()
+
+    def save_people(self, people: People) -> None:
+        """Write people.json."""
+        self._write(FILE, people.text().encode())
+
+    def save_invitation(self, line: str) -> Path:
+        """Write invitation.txt, which only the owner may read; returns its path."""
+        path = self.folder / "invitation.txt"
+        self._write(path.name, f"{line}\n".encode(), private=True)
+        return path
+
+    def add_to_curve(self, entry: Mapping[str, object]) -> None:
+        """Add a line to curve.jsonl."""
+        line = json.dumps(entry, allow_nan=False) + "\n"
+        self._files.append_bytes(self.folder / "curve.jsonl", line.encode())
+
+    def save_state(self, tensors: Mapping[str, Tensor], step: int, keep: int) -> None:
+        """Write the state of a step, and remove all but the last `keep`."""
+        self._save_tensors(_STATE.format(step), tensors)
+        for old in sorted(self.folder.glob("state-*.safetensors"))[:-keep]:
+            self._files.remove_file(old)
+
+    def save_weights(self, tensors: Mapping[str, Tensor]) -> Path:
+        """Write weights.safetensors; returns its path."""
+        self._save_tensors("weights.safetensors", tensors)
+        return self.folder / "weights.safetensors"
+
+    def last_state(self) -> tuple[int, dict[str, Tensor]] | None:
+        """The newest state as (step, flat tensors by name); None where there is none. Raises InvalidInput."""
+        found = sorted(self.folder.glob("state-*.safetensors"))
+        if not found:
+            return None
+        files = open_weights(found[-1])
+        tensors = {name: files.read(name).reshape(-1) for name in files.stored}
+        return int(found[-1].stem.removeprefix("state-")), tensors
+
+    def _save_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        beside = self.folder / f".{name}.new"
+        self._files.write_tensors(beside, tensors)
+        self._files.sync_file(beside)
+        self._files.move(beside, self.folder / name)
+        self._files.sync_folder(self.folder)
+
+    def _write(self, name: str, data: bytes, *, private: bool = False) -> None:
+        beside = self.folder / f".{name}.new"
+        self._files.remove_file(beside)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._files.move(beside, self.folder / name)
+
+    def _new_secrets(self) -> Secrets:
+        backbone, guest = KeyPair.make(), KeyPair.make()
+        token = secrets.token_bytes(TOKEN_BYTES).hex()
+        made = Secrets(backbone.public, backbone.secret, guest.public, guest.secret, token)
+        self._write("keys.json", json.dumps(asdict(made)).encode(), private=True)
+        return made
+
+    def _read_secrets(self) -> Secrets:
+        path = self.folder / "keys.json"
+        try:
+            read = Secrets(**json.loads(path.read_text(encoding="utf-8")))
+            bytes.fromhex(read.token)
+            read.keys()
+        except (ValueError, TypeError) as error:
+            raise InvalidInput("expected the keys that an earlier start wrote", path=str(path)) from error
+        return read

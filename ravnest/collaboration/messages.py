@@ -1,0 +1,151 @@
+"""What a backbone and its volunteers say to each other, and the pieces in which vectors travel.
+
+In: fields. Out: typed messages, whose fields are bounded where they are decoded. Nothing here is pickled.
+"""
+
+from typing import Annotated, Literal
+
+from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
+
+PROTOCOL = 1
+"""Both sides of a line have the same; others are told so, and the line ends."""
+
+CODE_BYTES = 1 << 20
+"""The largest file of a job's code that travels."""
+
+MOST_CODE_FILES = 200
+MOST_TENSORS = 100_000
+
+Digest = Annotated[str, at_most(64)]
+Bytes = Annotated[bytes, at_most(256)]
+What = Literal["contribution", "average", "state"]
+"""What a transfer is: a peer's gradient, the mean of a step, or weights and optimizer state."""
+
+
+class ChallengeMessage(Message, frozen=True, kw_only=True, tag="challenge"):
+    """The first word of a backbone on a new line: a volunteer signs the nonce."""
+
+    protocol: Count
+    nonce: Bytes
+
+
+class HelloMessage(Message, frozen=True, kw_only=True, tag="hello"):
+    """A volunteer says who it is. The signature is of `signed_part`, by the private key of `public_key` (Ed25519)."""
+
+    protocol: Count
+    name: Annotated[str, at_most(64)]
+    public_key: Bytes
+    signature: Bytes
+
+
+class CodeMessage(Message, frozen=True, kw_only=True, tag="code"):
+    """One file of the job's folder."""
+
+    path: Annotated[str, at_most(200)]
+    data: Annotated[bytes, at_most(CODE_BYTES)]
+
+
+class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
+    """All files of the code were sent. `session` numbers the volunteers' visits, and seeds the order of its samples."""
+
+    files: Count
+    job: Annotated[str, at_most(200)]
+    session: Count
+
+
+class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
+    """The line ends, and why."""
+
+    reason: Text
+
+
+class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
+    """A volunteer has agreed to the code and made the model. `form` says in words what it averages."""
+
+    form: Digest
+
+
+class TransferMessage(Message, frozen=True, kw_only=True, tag="transfer"):
+    """A transfer begins: `tensors` vectors, behind which stand `samples` samples."""
+
+    what: What
+    step: Count
+    tensors: Annotated[int, between(0, MOST_TENSORS)]
+    samples: Count
+
+
+class TensorMessage(Message, frozen=True, kw_only=True, tag="tensor"):
+    """The next vector of a transfer: its name, dtype and number of elements."""
+
+    name: Name
+    dtype: Annotated[str, at_most(16)]
+    elements: Count
+
+
+class PieceMessage(Message, frozen=True, kw_only=True, tag="piece"):
+    """The next elements of a vector, as tensors in the form on the wire."""
+
+    start: Count
+    stop: Count
+
+
+class GotMessage(Message, frozen=True, kw_only=True, tag="got"):
+    """So many pieces were taken since the line was opened: as many more may be sent."""
+
+    pieces: Count
+
+
+class ProgressMessage(Message, frozen=True, kw_only=True, tag="progress"):
+    """How far a volunteer is in a step. `loss`: the mean over the samples since the last report, if there were any."""
+
+    step: Count
+    samples: Count
+    samples_per_s: Annotated[float, between(0.0, 1e12)]
+    micro_batch: Annotated[int, between(1, 1 << 40)]
+    every_s: Seconds
+    loss: Annotated[float, between(-1e30, 1e30)] | None
+    loss_samples: Count
+
+
+class OpenMessage(Message, frozen=True, kw_only=True, tag="open"):
+    """Send what there is as soon as it is `stop` samples."""
+
+    step: Count
+    stop: Count
+
+
+class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):
+    """Go on computing for the same step."""
+
+    step: Count
+
+
+class EndMessage(Message, frozen=True, kw_only=True, tag="end"):
+    """The collaboration has come to its end."""
+
+    step: Count
+
+
+COLLABORATION = Codec(
+    [
+        ChallengeMessage,
+        HelloMessage,
+        CodeMessage,
+        WelcomeMessage,
+        RefusedMessage,
+        JoinMessage,
+        TransferMessage,
+        TensorMessage,
+        PieceMessage,
+        GotMessage,
+        ProgressMessage,
+        OpenMessage,
+        CollectMessage,
+        EndMessage,
+    ]
+)
+
+
+def signed_part(nonce: bytes, backbone_key: str, name: str) -> bytes:
+    """What a volunteer signs: that it, under this name, answers this nonce of the backbone with this Curve key."""
+    return b"ravnest collaboration 1 " + nonce + backbone_key.encode() + name.encode()

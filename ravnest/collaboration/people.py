@@ -1,0 +1,61 @@
+"""Who gave how many samples: the leaderboard of a collaboration, by public key, in people.json of its folder.
+
+In: contributions that were counted. Out: a table, most samples first, that outlives the backbone's process.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ravnest.errors import InvalidInput
+
+FILE = "people.json"
+
+
+@dataclass
+class Person:
+    """What one public key has given. `name`: the last one under which it came."""
+
+    key: str
+    name: str
+    samples: int = 0
+    steps: int = 0
+    visits: int = 0
+    refused: int = 0
+    """Contributions that could not be one."""
+
+
+class People:
+    """All who came to a collaboration."""
+
+    def __init__(self, people: dict[str, Person] | None = None) -> None:
+        self._people = people or {}
+
+    def came(self, key: str, name: str) -> Person:
+        """Somebody has come; who has come before keeps what was given."""
+        person = self._people.setdefault(key, Person(key, name))
+        person.name = name
+        person.visits += 1
+        return person
+
+    def ranked(self) -> list[Person]:
+        """All of them, most samples first."""
+        return sorted(self._people.values(), key=lambda one: (-one.samples, one.name, one.key))
+
+    def text(self) -> str:
+        """The content of people.json."""
+        return json.dumps([asdict(person) for person in self.ranked()], indent=1) + "\n"
+
+
+def read_people(folder: Path) -> People:
+    """The people of a collaboration's folder; nobody where it has no people.json. Raises InvalidInput."""
+    path = folder / FILE
+    if not path.exists():
+        return People()
+    try:
+        listed = [Person(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        if any(not isinstance(one.samples, int) or not isinstance(one.key, str) for one in listed):
+            raise TypeError
+    except (ValueError, TypeError) as error:
+        raise InvalidInput("expected a list of people, as ravnest collaborate writes it", path=str(path)) from error
+    return People({person.key: person for person in listed})

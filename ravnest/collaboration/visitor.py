@@ -1,0 +1,86 @@
+"""One volunteer as the backbone sees it: who it is, what is on its way to it, and what comes from it.
+
+In: messages of its line. Out: contributions that are whole and valid, or why not. A volunteer proves its public key by
+signing the backbone's nonce; what it says before is nothing but that.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ravnest.collaboration.messages import (
+    PROTOCOL,
+    HelloMessage,
+    PieceMessage,
+    TensorMessage,
+    TransferMessage,
+    signed_part,
+)
+from ravnest.collaboration.people import Person
+from ravnest.collaboration.transfers import Form, Incoming, Outgoing
+from ravnest.dht import KeyIdentity
+from ravnest.errors import InvalidInput
+
+NONCE_BYTES = 32
+
+
+@dataclass
+class Visitor:
+    """The state of one line. It belongs to the backbone's thread."""
+
+    line: int
+    opened_s: float
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES))
+    name: str = ""
+    person: Person | None = None
+    """None until it has proved who it is."""
+    joined: bool = False
+    """It has agreed to the code, has made the model, and is sent the state and every average from then on."""
+    outgoing: Outgoing = field(default_factory=Outgoing)
+    incoming: Incoming | None = None
+    taken: int = 0
+    """Pieces that have come from it."""
+
+    @property
+    def peer(self) -> str:
+        """Its name in the step's state machine: no other visit has it."""
+        return f"{self.name}#{self.line}"
+
+    def prove(self, hello: HelloMessage, backbone_public: str, verifier: KeyIdentity) -> str:
+        """Take its name and return its public key in hexadecimal digits. Raises InvalidInput."""
+        if hello.protocol != PROTOCOL:
+            raise InvalidInput(f"this backbone speaks version {PROTOCOL} of the protocol, not {hello.protocol}")
+        if not hello.name.isprintable() or not hello.name.strip() or "#" in hello.name:
+            raise InvalidInput("a name has printable characters, and no #")
+        if not verifier.verify(hello.public_key, signed_part(self.nonce, backbone_public, hello.name), hello.signature):
+            raise InvalidInput("the signature is not of this public key")
+        self.name = hello.name
+        return hello.public_key.hex()
+
+    def begin(self, message: TransferMessage, forms: Sequence[Form], most_samples: int) -> None:
+        """A contribution begins. Raises InvalidInput where it cannot be one."""
+        self.incoming = None
+        if message.what != "contribution" or not 0 < message.samples <= most_samples:
+            raise InvalidInput(f"a {message.what} of {message.samples} samples")
+        self.incoming = Incoming(message, forms)
+
+    def take(self, message: TensorMessage | PieceMessage, tensors: Sequence[Tensor]) -> Incoming | None:
+        """The next part of it; returns the contribution when it is whole. Raises InvalidInput, and forgets the rest."""
+        self.taken += isinstance(message, PieceMessage)
+        incoming = self.incoming
+        if incoming is None:
+            return None  # the rest of what was refused
+        try:
+            if isinstance(message, TensorMessage):
+                incoming.take_tensor(message)
+            else:
+                incoming.take_piece(message, tensors)
+        except InvalidInput:
+            self.incoming = None
+            raise
+        if not incoming.whole:
+            return None
+        self.incoming = None
+        return incoming

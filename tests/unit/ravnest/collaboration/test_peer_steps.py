@@ -1,0 +1,179 @@
+import random
+from collections import deque
+from collections.abc import Iterable
+
+import pytest
+
+from ravnest.collaboration.peer_steps import (
+    ApplyAverage,
+    AverageCame,
+    CollectingWentOn,
+    CountMicroBatch,
+    MicroBatchMade,
+    PeerEvent,
+    PeerInstruction,
+    PeerSteps,
+    ReportProgress,
+    SendContribution,
+    StateCame,
+    StepOpened,
+)
+from ravnest.collaboration.step_owner import (
+    CollectOn,
+    CommitStep,
+    ContributionCame,
+    Event,
+    Instruction,
+    OpenStep,
+    PeerBecameReady,
+    PeerLeft,
+    ProgressCame,
+    StepOwner,
+    TimePassed,
+)
+
+MICRO = 10
+
+
+def started(step: int = 0) -> PeerSteps:
+    steps = PeerSteps()
+    assert not steps.computes
+    assert steps.handle(StateCame(step)) == [ReportProgress(step, 0, due=True)]
+    return steps
+
+
+def test_it_computes_until_it_is_told_to_stop_and_waits_for_the_average() -> None:
+    steps = started()
+    assert steps.handle(MicroBatchMade(0, 10)) == [CountMicroBatch(), ReportProgress(0, 10, due=False)]
+    assert steps.handle(StepOpened(0, 20)) == []
+    assert steps.handle(MicroBatchMade(0, 10)) == [CountMicroBatch(), SendContribution(0, 20)]
+    assert not steps.computes
+    assert steps.handle(AverageCame(0)) == [ApplyAverage(0), ReportProgress(1, 0, due=True)]
+    assert steps.computes
+
+
+def test_a_micro_batch_that_came_too_late_or_by_older_weights_does_not_count() -> None:
+    steps = started()
+    steps.handle(MicroBatchMade(0, 10))
+    assert steps.handle(StepOpened(0, 10)) == [SendContribution(0, 10)]
+    assert steps.handle(MicroBatchMade(0, 10)) == []
+    steps.handle(AverageCame(0))
+    assert steps.handle(MicroBatchMade(0, 10)) == []
+
+
+def test_it_goes_on_for_the_same_step_when_too_little_has_come() -> None:
+    steps = started()
+    steps.handle(MicroBatchMade(0, 10))
+    steps.handle(StepOpened(0, 10))
+    assert steps.handle(CollectingWentOn(0)) == [ReportProgress(0, 0, due=True)]
+    assert steps.computes
+
+
+def test_who_has_nothing_and_is_not_waited_for_rests() -> None:
+    steps = started()
+    assert steps.handle(StepOpened(0, 0)) == []
+    assert not steps.computes
+    assert steps.handle(AverageCame(5)) == []
+
+
+class World:
+    """A backbone and its peers with queues between them that deliver in order, whenever they like."""
+
+    def __init__(self, seed: int, target: int) -> None:
+        self.draw = random.Random(seed)
+        self.owner = StepOwner(target)
+        self.target = target
+        self.now_s = 0.0
+        self.peers: dict[str, PeerSteps] = {}
+        self.up: dict[str, deque[Event]] = {}
+        self.down: dict[str, deque[PeerEvent]] = {}
+        self.sums: dict[int, int] = {}
+        self.commits: list[CommitStep] = []
+        self.born = 0
+
+    def join(self) -> None:
+        name = f"p{self.born}"
+        self.born += 1
+        self.peers[name], self.up[name] = PeerSteps(), deque()
+        self.down[name] = deque([StateCame(self.owner.step)])
+
+    def lose(self, name: str) -> None:
+        for held in (self.peers, self.up, self.down):
+            held.pop(name)  # type: ignore[attr-defined]
+        self.at_owner([PeerLeft(name)])
+
+    def at_owner(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, ContributionCame):
+                if event.step != self.owner.step or event.peer not in self.owner.peers:
+                    continue
+                self.sums[event.step] = self.sums.get(event.step, 0) + event.samples
+            self.carry_out(self.owner.handle(event, self.now_s))
+
+    def carry_out(self, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            match one:
+                case OpenStep(step=step, stops=stops):
+                    for name in stops.keys() & self.down.keys():
+                        self.down[name].append(StepOpened(step, stops[name]))
+                case CollectOn(step=step):
+                    for queue in self.down.values():
+                        queue.append(CollectingWentOn(step))
+                case CommitStep():
+                    assert sum(one.samples.values()) == self.sums.pop(one.step) >= self.target
+                    self.commits.append(one)
+                    for queue in self.down.values():
+                        queue.append(AverageCame(one.step))
+
+    def at_peer(self, name: str, instructions: list[PeerInstruction]) -> None:
+        for one in instructions:
+            match one:
+                case ReportProgress(step=step, samples=samples, due=due):
+                    if due or self.draw.random() < 0.3:
+                        self.up[name].append(PeerBecameReady(name, step))
+                        self.up[name].append(ProgressCame(name, step, samples, 20.0, MICRO, 5.0))
+                case SendContribution(step=step, samples=samples):
+                    self.up[name].append(ContributionCame(name, step, samples))
+
+    def turn(self, name: str) -> None:
+        """One thing happens at or to a peer."""
+        kind = self.draw.random()
+        peer = self.peers[name]
+        if kind < 0.3 and self.down[name]:
+            self.at_peer(name, peer.handle(self.down[name].popleft()))
+        elif kind < 0.6 and self.up[name]:
+            self.at_owner([self.up[name].popleft()])
+        elif peer.computes and peer.step is not None:
+            self.now_s += 0.05
+            self.at_peer(name, peer.handle(MicroBatchMade(peer.step, MICRO)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_sides_make_step_after_step_whatever_is_delayed_or_lost(seed: int) -> None:
+    world = World(seed, target=150)
+    for _ in range(3):
+        world.join()
+    for _ in range(2500):
+        kind = world.draw.random()
+        if kind < 0.004 and len(world.peers) < 6:
+            world.join()
+        elif kind < 0.007 and len(world.peers) > 1:
+            world.lose(world.draw.choice(sorted(world.peers)))
+        elif kind < 0.02:
+            world.now_s += world.draw.uniform(0.0, 3.0)
+            world.at_owner([TimePassed()])
+        else:
+            world.turn(world.draw.choice(sorted(world.peers)))
+    before = len(world.commits)
+    assert before > 3
+    for _ in range(4000):  # nobody is lost any more: steps go on
+        world.turn(world.draw.choice(sorted(world.peers)))
+        world.now_s += 0.02
+        world.at_owner([TimePassed()])
+    assert len(world.commits) > before + 2
+    assert [one.step for one in world.commits] == list(range(len(world.commits)))
+    while any(world.down.values()):  # and everyone has made every step
+        for name, queue in world.down.items():
+            if queue:
+                world.at_peer(name, world.peers[name].handle(queue.popleft()))
+    assert {peer.step for peer in world.peers.values()} == {world.owner.step}

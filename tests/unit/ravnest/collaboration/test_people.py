@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from ravnest.collaboration.people import FILE, People, read_people
+from ravnest.errors import InvalidInput
+
+
+def test_people_are_ranked_by_samples_and_kept_by_key(tmp_path: Path) -> None:
+    people = People()
+    people.came("k1", "ada").samples += 10
+    people.came("k2", "bob").samples += 30
+    people.came("k1", "ada again").steps += 1
+    (tmp_path / FILE).write_text(people.text())
+    first, second = read_people(tmp_path).ranked()
+    assert (first.name, first.samples) == ("bob", 30)
+    assert (second.name, second.samples, second.visits, second.steps) == ("ada again", 10, 2, 1)
+
+
+def test_nobody_has_come_yet(tmp_path: Path) -> None:
+    assert read_people(tmp_path).ranked() == []
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"key": "k"}]', '[{"key": "k", "name": "n", "samples": "many"}]'])
+def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(InvalidInput, match=FILE):
+        read_people(tmp_path)

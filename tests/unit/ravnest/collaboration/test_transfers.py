@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+from ravnest.collaboration.messages import PieceMessage, TensorMessage, TransferMessage
+from ravnest.collaboration.transfers import PIECE_BYTES, WINDOW, Form, Incoming, Outgoing, Said, pieces
+from ravnest.errors import InvalidInput
+
+FORMS = [Form("a", torch.float32, 100_000), Form("none", torch.float32, 0), Form("n", torch.int64, 3)]
+VECTORS = [torch.randn(100_000), torch.zeros(0), torch.tensor([1, 2, 3])]
+
+
+def said() -> list[Said]:
+    return list(pieces("state", 7, 0, list(zip(FORMS, VECTORS, strict=True))))
+
+
+def fed(messages: list[Said], forms: list[Form] = FORMS) -> Incoming:
+    began = messages[0][0]
+    assert isinstance(began, TransferMessage)
+    incoming = Incoming(began, forms)
+    for message, tensors in messages[1:]:
+        if isinstance(message, TensorMessage):
+            incoming.take_tensor(message)
+        else:
+            assert isinstance(message, PieceMessage)
+            incoming.take_piece(message, tensors)
+    return incoming
+
+
+def test_a_transfer_arrives_as_it_was_sent() -> None:
+    incoming = fed(said())
+    assert incoming.whole
+    assert incoming.step == 7
+    for form, vector in zip(FORMS, VECTORS, strict=True):
+        assert torch.equal(incoming.vectors[form.name], vector)
+    assert not fed(said()[:-1]).whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sent: [sent[0], sent[2], *sent[3:]],  # a piece before its vector
+        lambda sent: [sent[0], sent[1], sent[3], sent[2], *sent[4:]],  # pieces in another order
+        lambda sent: [sent[0], (TensorMessage(name="b", dtype="float32", elements=100_000), ())],
+        lambda sent: [sent[0], (TensorMessage(name="a", dtype="float32", elements=1 << 50), ())],
+        lambda sent: [sent[0], (TensorMessage(name="a", dtype="object", elements=100_000), ())],
+        lambda sent: [*sent[:2], (sent[2][0], (torch.full((PIECE_BYTES // 4,), float("nan")),))],
+        lambda sent: [*sent[:2], (sent[2][0], (torch.zeros(5),))],
+        lambda sent: [*sent[:2], (sent[2][0], ())],
+        lambda sent: [*sent[:-1], (sent[-1][0], (torch.zeros(3),))],
+        lambda sent: [(TransferMessage(what="state", step=7, tensors=2, samples=0), ())],
+    ],
+)
+def test_anything_else_than_what_is_due_is_refused(change: "object") -> None:
+    with pytest.raises(InvalidInput):
+        fed(change(said()))  # type: ignore[operator]
+
+
+def test_few_pieces_are_under_way_until_the_other_side_has_taken_some() -> None:
+    outgoing = Outgoing()
+    form = Form("a", torch.float32, 20 * PIECE_BYTES // 4)
+    outgoing.put(pieces("state", 0, 0, [(form, torch.zeros(form.elements))]))
+    first = list(outgoing.due())
+    assert sum(isinstance(message, PieceMessage) for message, _ in first) == WINDOW
+    assert list(outgoing.due()) == []
+    outgoing.got(3)
+    assert sum(isinstance(message, PieceMessage) for message, _ in outgoing.due()) == 3
+    with pytest.raises(InvalidInput):
+        outgoing.got(10_000)
+    with pytest.raises(InvalidInput):
+        outgoing.got(1)
