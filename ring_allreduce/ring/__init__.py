@@ -16,7 +16,8 @@ from ring_allreduce.ring.events import (
     record,
 )
 from ring_allreduce.ring.executor import RingSpec
-from ring_allreduce.ring.messages import RING_KINDS, Chunk, HandedOn
+from ring_allreduce.ring.following import Feeding, FollowedRounds
+from ring_allreduce.ring.messages import FOLLOWED_KINDS, RING_KINDS, Chunk, FollowedTaken, HandedOn
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.statistics import RingProgress, RingStatistics
@@ -25,6 +26,7 @@ from ring_allreduce.ring.wire_forms import BLOCK, WIRES, Wire, bytes_per_element
 
 __all__ = [
     "BLOCK",
+    "FOLLOWED_KINDS",
     "RING_KINDS",
     "WIRES",
     "Chunk",
@@ -32,7 +34,10 @@ __all__ = [
     "ContributionReady",
     "DirectMachine",
     "DropChunk",
+    "Feeding",
     "FinishRing",
+    "FollowedRounds",
+    "FollowedTaken",
     "HandedOn",
     "RefuseChunk",
     "RingEvent",

@@ -38,7 +38,6 @@ class DirectMachine(RoundPart):
     ) -> None:
         """`members` in the order in which parts are added, the same everywhere."""
         super().__init__(members, me, layout_of(elements, 1, chunk_elements), round, epoch)
-        self._me = me
         self._others = tuple(member for member in members if member != me)
         self._said: dict[str, tuple[float, tuple[int, ...]]] = {}
         self._missing: dict[int, set[str]] = {}
@@ -75,7 +74,7 @@ class DirectMachine(RoundPart):
             instructions += [
                 ScaleOwn(start, stop),
                 *(SendChunk(to, "direct", 0, start, stop, own.weight, own.counters) for to in self._others),
-                HoldChunk(self._me, 0, start, stop),
+                HoldChunk(self.me, 0, start, stop),
             ]
         for start, stop in spans:
             instructions += self._sum_when_complete(start, stop)
@@ -84,7 +83,7 @@ class DirectMachine(RoundPart):
     def _sum_when_complete(self, start: int, stop: int) -> list[RingInstruction]:
         if self._own is None or start not in self._missing or self._missing[start]:
             return []
-        said = [(self._own.weight, self._own.counters) if who == self._me else self._said[who] for who in self.members]
+        said = [(self._own.weight, self._own.counters) if who == self.me else self._said[who] for who in self.members]
         # In the members' order, as the parts: all report the same total.
         total = 0.0
         for weight, _ in said:

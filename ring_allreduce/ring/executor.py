@@ -83,6 +83,10 @@ Empty = Callable[[int, torch.dtype], Tensor]
 """A function that makes a vector of so many elements and any content, such as an endpoint's empty()."""
 
 
+Completed = Callable[[RingSpec, int, int, Tensor], None]
+"""Takes the ring, the round, the first element, and the numbers of a part of the average that is complete."""
+
+
 def ordinary(elements: int, dtype: torch.dtype) -> Tensor:
     """Make a vector in ordinary memory of this process."""
     return torch.empty(elements, dtype=dtype)
@@ -149,8 +153,16 @@ def checked(delivery: Delivery, message: Chunk | HandedOn, spec: RingSpec) -> Pa
 class RingExecutor:
     """Carries out what the machine of one ring instructs in one round, on the memory of that round."""
 
-    def __init__(self, spec: RingSpec, machine: RingMachine | DirectMachine, spare: BufferPool) -> None:
-        """The memory of the average comes from the pool `spare`."""
+    def __init__(
+        self,
+        spec: RingSpec,
+        machine: RingMachine | DirectMachine,
+        spare: BufferPool,
+        completed: Completed = lambda *_: None,
+    ) -> None:
+        """The memory of the average comes from the pool `spare`. `completed` is called with each part of the average
+        that this member is to pass on to those who follow the ring: every part is one member's."""
+        self._completed = completed
         self.spec = spec
         self.machine = machine
         self.average: Tensor | None = None
@@ -227,6 +239,9 @@ class RingExecutor:
     def _store_own(self, do: StoreOwn) -> None:
         self.average = self._own
         self.residual = self._carry
+        size = self.spec.chunk_elements
+        for start in range(0, self.spec.elements, size):
+            self._completed(self.spec, self.machine.round, start, self._own[start : start + size])
 
     def _add_own(self, do: AddOwn) -> None:
         numbers, own = self._payload.numbers, self._own[do.start : do.stop]
@@ -245,11 +260,13 @@ class RingExecutor:
         mean.div_(total) if total else mean.zero_()
         if self.residual is None:
             self._payload = Payload(mean, [mean])
+            self._completed(self.spec, self.machine.round, start, mean)
             return
         error = torch.zeros_like(mean)
         encoded = encode(self.spec.wire, mean, 1.0, error)
         self.residual[start:stop].add_(error, alpha=total)
         self._payload = Payload(self._decoded(encoded, stop - start, 1.0), encoded)
+        self._completed(self.spec, self.machine.round, start, self._payload.numbers)
 
     def _sum(self, do: SumChunks) -> None:
         total = do.total_weight
@@ -261,6 +278,8 @@ class RingExecutor:
         # Sums and quotients are rounded alike on every machine; a product with a sum, or a reciprocal, might not be.
         if total != 1.0:
             target.div_(total) if total else target.zero_()
+        if self.spec.members[do.start // self.spec.chunk_elements % len(self.spec.members)] == self.machine.me:
+            self._completed(self.spec, self.machine.round, do.start, target)
 
     def _decoded(self, encoded: Sequence[Tensor], elements: int, weight: float) -> Tensor:
         return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)

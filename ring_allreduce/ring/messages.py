@@ -1,4 +1,4 @@
-"""The kinds of message by which rings average: a chunk of a ring, and a chunk of an average that is handed on.
+"""The kinds of message by which rings average: chunks of a ring, of an average that is handed on, or that is followed.
 
 An endpoint on which a RingReducer works has them in its codec. Their tensors travel beside them, see the transport.
 """
@@ -50,5 +50,33 @@ class HandedOn(Message, frozen=True, kw_only=True, tag="ring_handed_on"):
     counters: Counters = ()
 
 
+class FollowedPiece(Message, frozen=True, kw_only=True, tag="ring_followed_piece"):
+    """One chunk of an average, from the member that completes it to one who follows the ring; its one tensor is the
+    span [start, stop)."""
+
+    ring: Name
+    round: Count
+    start: Count
+    stop: Count
+
+
+class FollowedWhole(Message, frozen=True, kw_only=True, tag="ring_followed_whole"):
+    """The round is whole at the sender: what a follower needs beside the numbers."""
+
+    ring: Name
+    round: Count
+    total_weight: Weight
+    counters: Counters = ()
+
+
+class FollowedTaken(Message, frozen=True, kw_only=True, tag="ring_followed_taken"):
+    """A follower has taken all averages up to `round`, so that it may be sent later ones."""
+
+    round: Count
+
+
 RING_KINDS: tuple[type[Message], ...] = (Chunk, HandedOn)
 """The kinds that a codec has to know for a RingReducer to work on its endpoint."""
+
+FOLLOWED_KINDS: tuple[type[Message], ...] = (FollowedPiece, FollowedWhole, FollowedTaken)
+"""The kinds by which somebody follows a ring who is no member of it (following.py)."""

@@ -27,6 +27,7 @@ from ring_allreduce.ring.events import (
 from ring_allreduce.ring.executor import (
     Arithmetic,
     BufferPool,
+    Completed,
     RingContribution,
     RingExecutor,
     RingSpec,
@@ -54,11 +55,12 @@ class RingReducer:
         max_rounds: int,
         first_round: int = 1,
         now: Callable[[], float] = time.monotonic,
+        completed: Completed = lambda *_: None,
     ) -> None:
         """Take part in `rings`, which must be the same at all their members, from the round `first_round` on.
 
-        `max_rounds` says how many rounds of a ring may be in flight (max_lag), which bounds the memory. `endpoint`'s
-        codec knows RING_KINDS, and its peers are connected before the first contribution. Raises InvalidInput.
+        `max_rounds`: how many rounds of a ring may be in flight (max_lag). `endpoint`'s codec knows RING_KINDS, and its
+        peers are connected before the first contribution. `completed`: RingExecutor's. Raises InvalidInput.
         """
         if max_rounds < 1:
             raise InvalidInput(f"a reducer needs max_rounds >= 1, got {max_rounds}")
@@ -69,6 +71,7 @@ class RingReducer:
         self._outbox = Outbox(endpoint)
         self._pool = BufferPool(endpoint.empty)
         self._now = now
+        self._completed = completed
         self._in_flight: dict[RoundKey, RingExecutor] = {}
         self._stats: defaultdict[str, RingStatistics] = defaultdict(RingStatistics)
         self._results: list[RingResult] = []
@@ -180,8 +183,7 @@ class RingReducer:
             whole = self._kept.forget(ring, round)
             if whole:
                 self._pool.forget(whole.average)
-            contribution = self._kept.contributions.get((ring, round))
-            if contribution:
+            if contribution := self._kept.contributions.get((ring, round)):
                 self._begin((ring, round), contribution)
 
     def hand_on(self, round: int, ring: str, to: Sequence[str]) -> None:  # noqa: A002 - our word
@@ -255,7 +257,7 @@ class RingReducer:
         if executor is None:
             spec = self._specs[key[0]]
             machine = spec.machine(self._endpoint.name, key[1], self._endpoint.epoch)
-            executor = self._in_flight[key] = RingExecutor(spec, machine, self._pool)
+            executor = self._in_flight[key] = RingExecutor(spec, machine, self._pool, self._completed)
         return executor
 
     def _follow(self, key: RoundKey, executor: RingExecutor, todo: Sequence[RingInstruction], whose: str) -> None:

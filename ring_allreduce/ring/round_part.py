@@ -38,6 +38,7 @@ class RoundPart(ABC):
         if me not in members or len(set(members)) != len(members):
             raise InvalidInput(f"{me!r} must be among the members, and nobody twice: {list(members)}")
         self.members = tuple(members)
+        self.me = me
         self.round = round
         self.epoch = epoch
         self.finished = False
