@@ -16,6 +16,7 @@ from cluster_planner.advice.plan_warnings import (
     starved_by_data,
 )
 from cluster_planner.advice.single_changes import most_helpful_changes
+from cluster_planner.advice.warm_spares import shadows_among
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
 from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s_of_mbps, flops_per_s_of_gflops, seconds_of_ms
 from cluster_planner.files.schema import AtLeastZero, Positive, Strict, Text
@@ -148,6 +149,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "cluster_at",
     "handover_s",
     "samples_per_s",
+    "shadows_among",
     "with_cluster",
     "with_swapped_nodes",
     # Predicting what given clusters will do.

@@ -74,10 +74,13 @@ class Ring:
 
 @dataclass(frozen=True)
 class Spare:
-    """A node that runs no stage, and why."""
+    """A node that runs no stage, and why. `shadows`: the stages, as (cluster name, stage index), of which it is the
+    warm spare: it follows their rings, and takes the place of one that is lost.
+    """
 
     node: str
     reason: str
+    shadows: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -301,9 +304,26 @@ def _check_spares(plan: Plan) -> None:
         if spare.node in running:
             raise InvalidInput(f"{spare.node!r} runs a stage or is named twice", key=f"spares[{i}].node")
         running.add(spare.node)
+    _check_shadows(plan)
     for i, name in enumerate(plan.fleet.names):
         if name not in running:
             raise InvalidInput(f"{name!r} is neither in a stage nor a spare", key=f"nodes[{i}].name")
+
+
+def _check_shadows(plan: Plan) -> None:
+    clusters = {cluster.name: cluster for cluster in plan.clusters}
+    shadowed: dict[tuple[str, int], str] = {}
+    for i, spare in enumerate(plan.spares):
+        for j, (name, index) in enumerate(spare.shadows):
+            key = f"spares[{i}].shadows[{j}]"
+            if name not in clusters:
+                raise InvalidInput(f"no cluster is named {name!r}; there are {', '.join(clusters)}", key=key)
+            count = len(clusters[name].stages)
+            if not 0 <= index < count:
+                raise InvalidInput(f"{name} has no stage {index}, it has {count}", key=key)
+            if (name, index) in shadowed:
+                raise InvalidInput(f"{shadowed[name, index]!r} shadows stage {index} of {name} already", key=key)
+            shadowed[name, index] = spare.node
 
 
 def _check_prediction(plan: Plan) -> None:

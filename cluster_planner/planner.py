@@ -24,6 +24,7 @@ from cluster_planner.advice.feasibility import (
 from cluster_planner.advice.job_changes import WORTHWHILE, Suggestion, most_of_a_round
 from cluster_planner.advice.single_changes import advise
 from cluster_planner.advice.spares import left_out, too_small
+from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.inputs.constraints import LAST, UNCONSTRAINED, Constraints, Pin
 from cluster_planner.inputs.fleet import Fleet
@@ -164,7 +165,7 @@ def _explained(
     running = {stage.node for cluster in best.clusters for stage in cluster.stages}
     idle = tuple(fleet.names[i] for i in able if fleet.names[i] not in running)
     spares = (*left_out(fleet, spans, best.clusters, idle, least), *too_small(fleet, memory_fit))
-    made = replace(plan, spares=spares, predicted=predicted)
+    made = with_warm_spares(replace(plan, spares=spares, predicted=predicted))
     validate(made)
     return made
 

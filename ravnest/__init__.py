@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NodeJoinedEvent,
         NodeSlowEvent,
         NodesSharedOutEvent,
+        SpareWarmEvent,
     )
     from ravnest.driver.observe.report import (
         CheckpointRefusedEvent,
@@ -58,7 +59,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
-    "ravnest.driver.observe.place_events": "ClusterReplannedEvent NodeJoinedEvent NodeSlowEvent NodesSharedOutEvent",
+    "ravnest.driver.observe.place_events": "ClusterReplannedEvent NodeJoinedEvent NodeSlowEvent NodesSharedOutEvent "
+    "SpareWarmEvent",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
     "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
@@ -123,6 +125,7 @@ __all__ = [
     "Scenario",
     "SimulatedRun",
     "Spare",
+    "SpareWarmEvent",
     "Stage",
     "StageRestoredEvent",
     "StageSuspectedEvent",

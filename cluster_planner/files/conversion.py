@@ -82,7 +82,7 @@ def plan_from(entry: schema.PlanFile) -> nouns.Plan:
             for c in entry.clusters
         ),
         rings=tuple(nouns.Ring(ring.units, tuple(ring.members)) for ring in entry.rings),
-        spares=tuple(nouns.Spare(spare.node, spare.reason) for spare in entry.spares),
+        spares=tuple(nouns.Spare(spare.node, spare.reason, tuple(spare.shadows)) for spare in entry.spares),
         predicted=nouns.Prediction(
             **predicted.model_dump(exclude={"clusters"}),
             clusters=tuple(
@@ -123,7 +123,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
         "rings": [
             {"units": list(ring.units), "members": [list(member) for member in ring.members]} for ring in plan.rings
         ],
-        "spares": [asdict(spare) for spare in plan.spares],
+        "spares": [_spare_to(spare) for spare in plan.spares],
         "predicted": _plain(asdict(plan.predicted)),
         "job": dict(plan.job),
         "workload": asdict(plan.workload),
@@ -149,6 +149,11 @@ def fleet_to(fleet: Fleet) -> dict[str, object]:
         "links": _links_to(fleet.links),
         "regions": _links_to(fleet.regions),
     }
+
+
+def _spare_to(spare: nouns.Spare) -> dict[str, object]:
+    written: dict[str, object] = {"node": spare.node, "reason": spare.reason}
+    return written | ({"shadows": [list(of) for of in spare.shadows]} if spare.shadows else {})
 
 
 def _stage_to(stage: nouns.Stage) -> dict[str, object]:

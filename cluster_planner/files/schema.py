@@ -201,6 +201,7 @@ class RingEntry(Strict):
 class SpareEntry(Strict):
     node: Text
     reason: str
+    shadows: list[Member] = []
 
 
 class StagePredictionEntry(Strict):

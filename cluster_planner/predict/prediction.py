@@ -21,7 +21,7 @@ import numpy as np
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, StagePrediction
+from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, Spare, StagePrediction
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.stage_times import (
     Load,
@@ -68,12 +68,21 @@ class PipelineTimes:
     flushed_s: float
 
 
-def predict(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]) -> Forecast:
-    """Time and memory of every stage, the speed of every cluster and of the fleet."""
+def predict(
+    fleet: Fleet,
+    spans: SpanCosts,
+    clusters: Sequence[Cluster],
+    rings: Sequence[Ring],
+    spares: Sequence[Spare] = (),
+) -> Forecast:
+    """Time and memory of every stage, the speed of every cluster and of the fleet. `spares`: those that are warm are
+    sent averages.
+    """
     work = spans.workload
     pipes = [times_of(fleet, spans, cluster) for cluster in clusters]
     exchanges = _exchanges(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
-    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, exchanges))
+    followed = _followed(spans, clusters, rings, spares)
+    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone)
     averaging_s, latency_s = _round_s(stages, alone)
@@ -139,6 +148,24 @@ def _exchanges(
     ]
 
 
+def _followed(
+    spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], spares: Sequence[Spare]
+) -> list[Exchange]:
+    """Return what members of rings send to those who follow them: an average of each ring, which they divide among
+    them. It travels exactly. No round waits for it, so that it takes of the uplinks only.
+    """
+    stages = {cluster.name: cluster.stages for cluster in clusters}
+    found = []
+    for spare in spares:
+        for ring in rings:
+            if not set(ring.members) & set(spare.shadows):
+                continue
+            part = spans.parameter_bytes(*ring.units) / len(ring.members)
+            nodes = [stages[name][index].node for name, index in ring.members]
+            found.append(Exchange(tuple((node, spare.node, part) for node in nodes), nodes[0], 0.0, 0.0, 0.0))
+    return found
+
+
 def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange]) -> PipelineArrays:
     """Return the stages of all clusters as arrays, with the bytes that a round of these exchanges adds to each."""
     names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
@@ -150,7 +177,7 @@ def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[
         for sender, receiver, amount in exchange.flows:
             if host[sender] is None or host[sender] != host[receiver]:
                 out[sender] += amount
-                into[receiver] += amount
+                into[receiver] = into.get(receiver, 0.0) + amount
     hosts: dict[tuple[bool, str], int] = {}
     return PipelineArrays(
         compute_s=np.array([load.compute_s for load in loads]),

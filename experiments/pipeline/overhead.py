@@ -31,8 +31,8 @@ from ravnest.job.materials import capture_job, load_data, make_model, search_dir
 from ravnest.pipeline import Compute
 from ravnest.planning.workload import workload
 from ravnest.stage import messages as m
+from ravnest.stage.assembling import assemble, batch_source
 from ravnest.stage.executor import ThreadExecutor
-from ravnest.stage.process import assemble, batch_source
 from ravnest.stage.setup import StageSetup
 from ravnest.training.batches import fetch
 from ravnest.training.sampler import Sampler

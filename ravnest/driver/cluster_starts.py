@@ -10,18 +10,19 @@ from typing import Protocol
 
 from cluster_planner import Plan
 from ravnest.driver.arrivals import NodeArrivals
-from ravnest.driver.instructions import RecordClusterLost
+from ravnest.driver.instructions import Instruction, RecordClusterLost
 from ravnest.driver.node_requests import Request
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover
+from ravnest.driver.warm_spares import WarmSpares
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name, stage_place
 from ravnest.recovery.replacing import MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
-from ring_allreduce.transport import Endpoint, PeerAddress
+from ring_allreduce.transport import Delivery, Endpoint, PeerAddress
 
 
 class ClusterProcesses(Protocol):
@@ -71,13 +72,16 @@ class ClusterStarts:
         processes: ClusterProcesses,
         setups: Callable[[Plan], Mapping[str, StageSetup]],
         check: Callable[[Mapping[str, StageAddress], Mapping[str, str]], None],
+        warm: WarmSpares | None = None,
     ) -> None:
         """
         Arguments:
             setups: makes the setups of all stages by a plan that has other nodes for some, or other cuts.
             check: raises InvalidInput where stages at these addresses, on these nodes by stage, cannot take part,
                 since they read other data.
+            warm: the warm spares of the run, which take the places of lost stages; None: there are none.
         """
+        self.warm = warm
         self.replacements = replacements
         self._processes = processes
         self._setups = setups
@@ -85,19 +89,37 @@ class ClusterStarts:
         self._found: dict[str, dict[str, StageAddress]] = {}
         self._kept: dict[str, dict[str, int]] = {}
         """By lost cluster: its stages that stand by, with the epoch from which on they speak as such."""
+        self._gone: dict[str, set[str]] = {}
+        """By lost cluster: its stages that were lost, or whose nodes left."""
+        self._warm: dict[str, set[str]] = {}
+        """By cluster that is being started: its stages whose places are taken by warm spares."""
         self._broken: dict[str, str] = {}
         """By cluster that is being started: why that cannot become anything."""
 
     def lost(self, lost: RecordClusterLost, epoch: int, now_s: float) -> set[str]:
         """A cluster is lost. Returns its stages that stand by, which speak in `epoch` or a later one from now on."""
-        self.replacements.lost(lost.cluster, lost.samples, now_s)
+        nodes = self._nodes_of(lost.cluster)
+        self._gone[lost.cluster] = {
+            stage
+            for stage, node in nodes.items()
+            if (node in self.replacements.left if lost.with_notice else stage not in lost.standing_by)
+        }
+        at_once = not lost.with_notice and self._gone[lost.cluster] <= self._holding().keys()
+        self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once)
         self._kept[lost.cluster] = dict.fromkeys(lost.standing_by, epoch)
         return set(lost.standing_by)
 
     def ended(self, stage: str) -> None:
         """The process of a stage has ended. Where it stood by, the stage is one more that has to be started."""
+        if self.warm is not None:
+            self.warm.lost(stage, "its process has ended")
         cluster, _ = stage_place(stage)
-        if self._kept.get(cluster, {}).pop(stage, None) is not None and cluster in self._found:
+        if stage in self._warm.get(cluster, ()) and cluster in self._found:
+            self._broken[cluster] = f"the warm spare that took the place of {stage} has ended"
+        kept = self._kept.get(cluster, {}).pop(stage, None)
+        if kept is not None:
+            self._gone.setdefault(cluster, set()).add(stage)
+        if kept is not None and cluster in self._found:
             self._broken[cluster] = f"{stage}, which stood by, has ended"
 
     def turn(self, rings: RunRings, endpoint: Endpoint, epoch: int, now_s: float, rest_s: float) -> list[News]:
@@ -108,7 +130,8 @@ class ClusterStarts:
         """
         out: list[News] = []
         if self.replacements.due(now_s):
-            for order in self.replacements.tick(self._processes.alive(self.replacements.plan), now_s, rest_s):
+            alive = self._processes.alive(self.replacements.plan)
+            for order in self.replacements.tick(alive, now_s, rest_s, self._holding()):
                 if isinstance(order, StartCluster):
                     failed = self._start(order, rings, epoch, now_s)
                     out += [order, *failed] if order.reason else failed
@@ -121,6 +144,26 @@ class ClusterStarts:
             out += self._look(cluster, rings, endpoint, now_s)
         return out
 
+    def take_of_spare(self, delivery: Delivery, now_s: float) -> bool:
+        """Take a delivery of a warm spare. Returns whether it was one's."""
+        if self.warm is None or delivery.sender not in self.warm:
+            return False
+        taken = self.warm.take(delivery, now_s)
+        cluster, _ = ("", 0) if taken is None else stage_place(taken.stage)
+        if taken is not None and taken.stage in self._warm.get(cluster, ()) and cluster in self._found:
+            self._found[cluster][taken.stage] = taken.at
+        return True
+
+    def observe(self, instruction: Instruction) -> None:
+        """Tell warm spares of what has been carried out."""
+        if self.warm is not None:
+            self.warm.observe(instruction)
+
+    def shadow(self, now_s: float, *, trains: bool = True) -> None:
+        """Start and watch warm spares, where the run trains."""
+        if self.warm is not None and trains:
+            self.warm.turn(self._processes.alive, now_s)
+
     def failed(self, cluster: str, reason: str, rings: RunRings, now_s: float) -> list[TryFailed]:
         """A try to start the cluster has failed: end its processes. Returns what there is to say."""
         self.end(cluster, rings)
@@ -131,13 +174,16 @@ class ClusterStarts:
         """End the processes of a cluster that is not in the run."""
         self._found.pop(cluster, None)
         self._kept.pop(cluster, None)
+        self._warm.pop(cluster, None)
         self._broken.pop(cluster, None)
         self._processes.end(list(rings.of_cluster(cluster)))
 
     def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[TryFailed]:
         try:
-            made = self._setups_of(order, rings)
+            made = dict(self._setups_of(order, rings))
             kept = self._kept.setdefault(order.cluster, {})
+            taken = self._take_places(order, epoch)
+            made |= taken
             setups = {
                 name: replace(
                     setup, transport=replace(setup.transport, joins=True, epoch=kept.get(name, epoch)), initial=()
@@ -146,14 +192,38 @@ class ClusterStarts:
             }
             self._found[order.cluster] = {}
             rings.begin_anew(order.plan, setups, {})
-            self._processes.begin(order.plan, {name: setup for name, setup in setups.items() if name not in kept})
+            fresh = {name: setup for name, setup in setups.items() if name not in kept and name not in taken}
+            if fresh:
+                self._processes.begin(order.plan, fresh)
         except RavnestError as error:
             return self.failed(order.cluster, str(error), rings, now_s)
         return []
 
+    def _take_places(self, order: StartCluster, epoch: int) -> dict[str, StageSetup]:
+        """Let warm spares take the places that the order says. Returns the setups of these stages."""
+        stages = order.placement.warm
+        self._warm[order.cluster] = set(stages)
+        if self.warm is None:
+            return {}
+        taken = {stage: self.warm.take_place(stage, epoch) for stage in stages}
+        anew = order.cluster if order.placement.how in ("other cuts", "nodes that came") else None
+        self.warm.leave({stage.node for stage in order.plan.cluster(order.cluster).stages}, anew)
+        return taken
+
+    def _holding(self) -> Mapping[str, str]:
+        """The nodes of warm spares, by the lost stage of which they hold the anchor."""
+        if self.warm is None:
+            return {}
+        lost = {stage for gone in self._gone.values() for stage in gone}
+        return {stage: node for stage, node in self.warm.holding.items() if stage in lost}
+
+    def _nodes_of(self, cluster: str) -> dict[str, str]:
+        stages = self.replacements.plan.cluster(cluster).stages
+        return {stage_name(cluster, index): stage.node for index, stage in enumerate(stages)}
+
     def _setups_of(self, order: StartCluster, rings: RunRings) -> Mapping[str, StageSetup]:
         before = {cluster.name: cluster for cluster in rings.plan.clusters}.get(order.cluster)
-        if before == order.plan.cluster(order.cluster):
+        if before == order.plan.cluster(order.cluster) or order.placement.how == "warm spares":
             return rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
         if order.placement.how == "other cuts":
             self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
@@ -166,14 +236,14 @@ class ClusterStarts:
         if cluster in self._broken:
             return [*self.failed(cluster, self._broken[cluster], rings, now_s)]
         setups, found, kept = rings.of_cluster(cluster), self._found[cluster], self._kept.get(cluster, {})
-        for stage, at in self._processes.prepared([name for name in setups if name not in found]).items():
+        awaited = [name for name in setups if name not in found and name not in self._warm.get(cluster, ())]
+        for stage, at in self._processes.prepared(awaited).items():
             if isinstance(at, str):
                 return [*self.failed(cluster, f"{stage} could not start: {at}", rings, now_s)]
             found[stage] = at
         if len(found.keys() | kept.keys()) < len(setups):
             return []
-        stages = self.replacements.plan.cluster(cluster).stages
-        nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(stages)}
+        nodes = self._nodes_of(cluster)
         try:
             self._check(found, nodes)
         except RavnestError as error:
@@ -181,8 +251,10 @@ class ClusterStarts:
         peers = {stage: at.peer for stage, at in found.items()}
         endpoint.connect(peers)
         rings.begin_anew(rings.plan, setups, peers)
-        self._processes.enter({**peers, DRIVER: endpoint.address}, [name for name in setups if name not in kept])
+        there = {*kept, *self._warm.pop(cluster, ())}
+        self._processes.enter({**peers, DRIVER: endpoint.address}, [name for name in setups if name not in there])
         self._kept.pop(cluster, None)
+        self._gone.pop(cluster, None)
         self.replacements.listening(cluster, now_s)
         return [Listening(cluster, nodes)]
 

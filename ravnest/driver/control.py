@@ -308,6 +308,7 @@ class RunControl:
                     self.accounts.restarted(order.kept)
                     firsts = order.first_rounds.items()
                     out += [ins.SendToStage(to, rounds_resumed(order, first)) for to, first in firsts]
+                    out.append(ins.EpochBegan(order.epoch, order.kept))
                     out += [each for name in self.clusters.newcomers.names for each in self._follow_rounds(name)]
                     new = self.clusters.newcomers.resumed(order.first_rounds).items()
                     out += [ins.FindDonors(name, stages) for name, stages in new]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from cluster_planner import Plan, SpanCosts, Stage, WorkTimes, work_times
 from ravnest.errors import InvalidInput
-from ravnest.pipeline import stage_name
+from ravnest.pipeline import spare_name, stage_name
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import ImitatedNode, MemoryCap
 from ring_allreduce.transport import LinkShape, NodeShape
@@ -80,11 +80,15 @@ def _node(plan: Plan, node: str, speed: float) -> NodeShape:
 
 
 def stages_elsewhere(plan: Plan, node: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and the node of every stage that runs on another node."""
+    """Yields the name and the node of every stage, and of every warm spare, that runs on another node."""
     for cluster in plan.clusters:
         for index, stage in enumerate(cluster.stages):
             if stage.node != node:
                 yield stage_name(cluster.name, index), stage.node
+    for spare in plan.spares:
+        for of in spare.shadows:
+            if spare.node != node:
+                yield spare_name(stage_name(*of)), spare.node
 
 
 def _pace(plan: Plan, stage: Stage, spans: SpanCosts, speed: float) -> WorkTimes:

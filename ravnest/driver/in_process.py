@@ -26,9 +26,9 @@ from ravnest.recovery.donors import Restored
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
+from ravnest.stage.assembling import assemble, batch_source, joining, stand_by, standing_by
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.joining import JoiningStage
-from ravnest.stage.process import assemble, batch_source, joining, stand_by, standing_by
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Delivery, Endpoint, InProcessNetwork, Lane, Message, Outbox
@@ -76,15 +76,15 @@ class LocalRun:
         """`plan` is needed where stages are lost. `order` is called before each turn with the names of all stages, in
         the plan's order. It returns those that take their turn, in their order."""
         self._now_s = 0.0
-        self._network = network = InProcessNetwork(now=self.now)
+        self.network = network = InProcessNetwork(now=self.now)
         self.driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
         endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
         self._addresses = dict(addresses)
-        self._rings = None if plan is None else RunRings(plan, setups, addresses)
-        self._donors: StateDonors | None = None
-        if self._rings is not None:
-            self._donors = StateDonors(self._rings, self.driver, lambda restored: self.result.restored.append(restored))
+        self.rings = None if plan is None else RunRings(plan, setups, addresses)
+        self.donors: StateDonors | None = None
+        if self.rings is not None:
+            self.donors = StateDonors(self.rings, self.driver, lambda restored: self.result.restored.append(restored))
         self._outbox = Outbox(self.driver)
         self._states = dict(states)
         self._saved: dict[int, dict[tuple[str, str], Tensor]] = {}
@@ -122,6 +122,10 @@ class LocalRun:
         """Seconds of the run's own clock."""
         return self._now_s
 
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass in which nobody takes a turn."""
+        self._now_s += seconds
+
     def run(self, until: Callable[[], bool] = lambda: False) -> LocalResult:
         """Run to the end, or until `until` returns true. Raises RunFailed when nothing happens any more."""
         quiet = 0
@@ -141,13 +145,13 @@ class LocalRun:
                 setup = stopped.setup
                 self.stages[name] = stand_by(setup, stopped, InlineExecutor(), batch_source(setup), self.now)
             elif self.stages[name].stopped:
-                self._forget(name)
+                self.forget(name)
         news = False
         for delivery in self.driver.poll(0.0):
             news = news or not isinstance(delivery.message, m.Alive)
-            self._take(delivery)
+            self.take(delivery)
         self.follow(self.control.tick(self._now_s))
-        for cluster in () if self._donors is None else self._donors.turn(self._now_s):
+        for cluster in () if self.donors is None else self.donors.turn(self._now_s):
             self.control.clusters.newcomers.without_donors(cluster)
         self._outbox.flush()
         for name in self.stages:
@@ -156,7 +160,7 @@ class LocalRun:
 
     def switch_off(self, stage: str) -> None:
         """End a stage at once, while no driver is there that hears of it."""
-        self._forget(stage)
+        self.forget(stage)
 
     def take_over(
         self, term: int, standing_at: Callable[[Mapping[str, em.StagePosition]], tuple[c.RunControl, Standing]]
@@ -165,13 +169,13 @@ class LocalRun:
 
         `standing_at`: makes its control, by what the stages have answered.
         """
-        self._network.remove(m.DRIVER)
-        self.driver = self._network.endpoint(m.DRIVER, m.codec())
+        self.network.remove(m.DRIVER)
+        self.driver = self.network.endpoint(m.DRIVER, m.codec())
         self.driver.connect(self._addresses)
         self.driver.epoch = term
         self._outbox = Outbox(self.driver)
-        if self._rings is not None:
-            self._donors = StateDonors(self._rings, self.driver, lambda restored: self.result.restored.append(restored))
+        if self.rings is not None:
+            self.donors = StateDonors(self.rings, self.driver, lambda restored: self.result.restored.append(restored))
         self._files.clear()
         order, positions, early = take_over_order(self.driver, term), dict[str, em.StagePosition](), list[Delivery]()
         for name in self.stages:
@@ -180,42 +184,42 @@ class LocalRun:
             for name in self._order(list(self.stages)):
                 self.stages[name].turn(0.0)
                 if self.stages[name].stopped:
-                    self._forget(name)
+                    self.forget(name)
             for delivery in self.driver.poll(0.0):
                 sort_answer(delivery, term, positions, early)
         self.control, standing = standing_at(positions)
         self.follow(first_instructions(self.control, standing))
         self.remember()
         for delivery in early:
-            self._take(delivery)
+            self.take(delivery)
 
     def lose(self, stage: str, reason: str = "killed") -> None:
         """End a stage at once, as if its machine were switched off. Raises NodeLost where that ends the run."""
-        self._forget(stage)
+        self.forget(stage)
         self.follow(self.control.lost(stage, reason))
 
     def drop(self, cluster: str, but: Collection[str] = ()) -> None:
         """End what is left of a cluster that is lost."""
         for stage in [name for name in self.stages if stage_place(name)[0] == cluster and name not in but]:
-            self._forget(stage)
+            self.forget(stage)
 
     def rejoin(self, cluster: str, plan: Plan | None = None, made: Mapping[str, StageSetup] | None = None) -> None:
         """Begin a lost cluster anew: its stages are new ones, and get their state while the run goes on.
 
         `plan` and `made`, the setups of its stages, are given where the cluster is cut otherwise than before.
         """
-        assert self._rings is not None
+        assert self.rings is not None
         kept = {name: epoch for name, epoch in self._kept.items() if stage_place(name)[0] == cluster and made is None}
         self._kept = {name: epoch for name, epoch in self._kept.items() if stage_place(name)[0] != cluster}
         self.drop(cluster, but=kept)
-        epochs = {name: kept.get(name, self._epoch) for name in made or self._rings.of_cluster(cluster)}
+        epochs = {name: kept.get(name, self._epoch) for name in made or self.rings.of_cluster(cluster)}
         setups = {
             name: replace(setup, transport=replace(setup.transport, joins=True, epoch=epochs[name]), initial=())
-            for name, setup in (self._rings.of_cluster(cluster) if made is None else made).items()
+            for name, setup in (self.rings.of_cluster(cluster) if made is None else made).items()
         }
         self._clusters = {name: each for name, each in self._clusters.items() if each != cluster}
         self._clusters |= {name: cluster for name, setup in setups.items() if setup.is_last}
-        endpoints = {name: self._network.endpoint(name, m.codec()) for name in setups if name not in kept}
+        endpoints = {name: self.network.endpoint(name, m.codec()) for name in setups if name not in kept}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}
         self.driver.connect(addresses)
         self._addresses |= addresses
@@ -223,24 +227,26 @@ class LocalRun:
             endpoint.connect({**addresses, m.DRIVER: self.driver.address})
             setup = setups[name]
             self.stages[name] = joining(setup, endpoint, InlineExecutor(), batch_source(setup), self.now)
-        self._rings.begin_anew(self._rings.plan if plan is None else plan, setups, addresses)
-        self.follow(self.control.join(cluster, self._rings.members(cluster)))
+        self.rings.begin_anew(self.rings.plan if plan is None else plan, setups, addresses)
+        self.follow(self.control.join(cluster, self.rings.members(cluster)))
 
     def _lost(self, cluster: str) -> None:
-        if self._rings is not None and self._donors is not None:
-            self._donors.lost(list(self._rings.of_cluster(cluster)))
+        if self.rings is not None and self.donors is not None:
+            self.donors.lost(list(self.rings.of_cluster(cluster)))
 
-    def _take(self, delivery: Delivery) -> None:
+    def take(self, delivery: Delivery) -> None:
+        """Take what a stage says, as a driver does."""
         self.note(delivery.sender, delivery.message, delivery.tensors)
-        if self._donors is not None:
-            self._donors.take(delivery.sender, delivery.message, self._now_s)
+        if self.donors is not None:
+            self.donors.take(delivery.sender, delivery.message, self._now_s)
         self.follow(self.control.handle(delivery.sender, delivery.message))
         if isinstance(delivery.message, m.ContributionFinishedMessage):
             self.remember()
 
-    def _forget(self, stage: str) -> None:
+    def forget(self, stage: str) -> None:
+        """A stage has ended."""
         self.stages.pop(stage)
-        self._network.remove(stage)
+        self.network.remove(stage)
 
     def note(self, sender: str, message: Message, tensors: tuple[Tensor, ...]) -> None:
         """Keep what a stage's message says for the result."""
@@ -274,23 +280,23 @@ class LocalRun:
                     self._lost(instruction.cluster)
                     self.remember()
                 case ins.RecordClusterTrains():
-                    assert self._rings is not None
-                    assert self._donors is not None
-                    self._rings.trains(instruction.cluster)
-                    self._donors.trains(instruction.cluster)
+                    assert self.rings is not None
+                    assert self.donors is not None
+                    self.rings.trains(instruction.cluster)
+                    self.donors.trains(instruction.cluster)
                     self.result.trains.append(instruction)
                 case ins.RecordJoinFailed():
                     self.result.left_again.append(instruction)
                     self._lost(instruction.cluster)
                 case ins.FindDonors():
-                    assert self._donors is not None
-                    self._donors.find(instruction, self._now_s)
+                    assert self.donors is not None
+                    self.donors.find(instruction, self._now_s)
                 case ins.HandOver():
                     self._hand_over(instruction)
                 case ins.ReformRings():
-                    assert self._rings is not None
+                    assert self.rings is not None
                     self._epoch = instruction.epoch
-                    for stage, message in self._rings.reform(instruction).items():
+                    for stage, message in self.rings.reform(instruction).items():
                         self.driver.send(stage, Lane.PIPELINE, message)
                 case ins.RecordEvaluation():
                     self.result.evaluations.append(instruction.evaluated)
@@ -307,8 +313,8 @@ class LocalRun:
 
     def _hand_over(self, order: ins.HandOver) -> None:
         """Send a cluster the state of a round that is saved. Its optimizers go on from another cluster's state."""
-        assert self._rings is not None
-        setups = self._rings.of_cluster(order.cluster)
+        assert self.rings is not None
+        setups = self.rings.of_cluster(order.cluster)
         saved = self._saved.get(order.round, {})
         states = {}
         for name, setup in setups.items():

@@ -83,6 +83,14 @@ class ReformRings:
 
 
 @dataclass(frozen=True)
+class EpochBegan:
+    """The rounds go on in this epoch; all that are not committed or `kept` start again."""
+
+    epoch: int
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class FindDonors:
     """These stages of `cluster` have joined the rings, and need the anchor of a member."""
 
@@ -170,6 +178,7 @@ Instruction = (
     | CommitCheckpoint
     | AbandonCheckpoint
     | ReformRings
+    | EpochBegan
     | FindDonors
     | HandOver
     | RecordClusterLost

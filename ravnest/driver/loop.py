@@ -36,8 +36,6 @@ _NEWS_EVERY_S = 0.25
 _LEAVE_S = 20.0
 _TOLD_PAUSE_S = 10.0  # less is told to nobody: a busy machine schedules late
 
-_SIGNS_OF_LIFE = (m.Alive, sm.StatePiece)
-
 
 class DriverLoop:
     """Runs one session of a run from the moment the stages hold their state until they have all left."""
@@ -83,6 +81,7 @@ class DriverLoop:
         self._stopping = self._stop_asked = False
         self._training_since_s: float | None = None
         self._remember: Callable[[], None] = recovery.remember if recovery is not None else lambda: None
+        self._observe = recovery.starts.observe if recovery is not None else lambda instruction: None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
 
     def run(self) -> None:
@@ -162,6 +161,7 @@ class DriverLoop:
 
     def _recover(self, recovery: Recovery, awake_s: float) -> None:
         """Start lost clusters anew, let them join, and send them their state."""
+        recovery.starts.shadow(awake_s, trains=self._training_since_s is not None)
         rest_s = self._control.accounts.rest_s(awake_s - (self._training_since_s or awake_s))
         for news in recovery.starts.turn(self._rings, self._endpoint, self._control.rounds.epoch, awake_s, rest_s):
             match news:
@@ -232,6 +232,8 @@ class DriverLoop:
         now_s, awake_s = self._times()
         if self._training_since_s is not None:
             self._record.at(awake_s - self._training_since_s)
+        if self._recovery is not None and self._recovery.starts.take_of_spare(delivery, awake_s):
+            return
         message = delivery.message
         if isinstance(message, Unacceptable):
             if delivery.sender not in self._control.clusters.stages:
@@ -280,7 +282,7 @@ class DriverLoop:
                 cluster, index = stage_place(delivery.sender)
                 node = self._rings.plan.cluster(cluster).stages[index].node
                 self._leave(node, f"node {node!r} has given notice")
-        if not isinstance(message, _SIGNS_OF_LIFE):
+        if not isinstance(message, m.Alive | sm.StatePiece):
             self._follow(self._control.handle(delivery.sender, message))
         if isinstance(message, m.ContributionFinishedMessage):
             self._remember()
@@ -331,6 +333,7 @@ class DriverLoop:
                     self._remember()
                 case ins.RecordEvaluation():
                     self._record.evaluated(instruction)
+            self._observe(instruction)
 
     def _reform(self, order: ins.ReformRings) -> None:
         for stage, message in self._rings.reform(order).items():

@@ -88,15 +88,19 @@ class RunRings:
             for name, setup in self._all.items()
             if name in inside
         }
-        peers = self._peers() if came else ()
+        peers = self.places() if came else ()
         return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
 
-    def _peers(self) -> tuple[em.PeerPlace, ...]:
+    @property
+    def addresses(self) -> dict[str, PeerAddress]:
+        """Where each stage of the run listens."""
+        return {name: at for name, at in self._addresses.items() if name in self.setups}
+
+    def places(self) -> tuple[em.PeerPlace, ...]:
         """Where all stages of the run listen. Whoever comes is told of all, and all are told of who comes."""
         return tuple(
             em.PeerPlace(stage=name, host=at.host, pipeline_port=at.pipeline_port, bulk_port=at.bulk_port)
-            for name, at in self._addresses.items()
-            if name in self.setups
+            for name, at in self.addresses.items()
         )
 
     def _among(self, segment: SegmentSetup, members: list[RingMember]) -> SegmentSetup:

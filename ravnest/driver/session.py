@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from cluster_planner import Plan
+from cluster_planner import Plan, shadows_among
 from ravnest.driver import control as c
 from ravnest.driver.accounts import ResumePosition, RunShape
 from ravnest.driver.arrivals import NodeArrivals
@@ -45,6 +45,7 @@ from ravnest.driver.standing import Standing
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.driver.taking_over import NothingToTakeOver, ask
+from ravnest.driver.warm_spares import SpareNeeds, WarmSpares
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
@@ -196,7 +197,10 @@ def train(
                 rings = RunRings(plan, setups, peers)
                 donors = StateDonors(rings, endpoint, record.restored, record.notice)
                 replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan))
-                starts = ClusterStarts(replacements, ray, setups_by, partial(_joins, prepared, places))
+                check = partial(_joins, prepared, places)
+                needs = SpareNeeds(setups_by, check, record.happened, record.notice, shadows_among, keys)
+                warm = WarmSpares(rings, endpoint, ray, donors, control.rounds, needs)
+                starts = ClusterStarts(replacements, ray, setups_by, check, warm)
                 fixed = beginning(prepared, term, address, token, keys, timeline, shares)
                 standing_now = partial(changing, control, rings, places, born, record)
                 state = lambda: state_of(fixed, standing_now(), threads)  # noqa: E731 - with what these names are then

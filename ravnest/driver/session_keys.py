@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 from cluster_planner import Plan
 from ravnest.driver.run_store import DriverState
-from ravnest.pipeline import stage_name
+from ravnest.pipeline import spare_name, stage_name
 from ravnest.recovery import further_clusters
 from ring_allreduce.transport import KeyPair, Keys
 
 
 def possible_stages(plan: Plan) -> list[str]:
-    """The names of all stages that a run of the plan can have: a cluster may get one for each segment."""
+    """The names of all stages that a run of the plan can have, and of their warm spares: a cluster may get a stage for
+    each segment."""
     clusters = [*(cluster.name for cluster in plan.clusters), *further_clusters(plan)]
-    return [stage_name(cluster, index) for cluster in clusters for index in range(len(plan.rings))]
+    stages = [stage_name(cluster, index) for cluster in clusters for index in range(len(plan.rings))]
+    return [*stages, *map(spare_name, stages)]
 
 
 def run_keys(names: Sequence[str]) -> dict[str, Keys]:

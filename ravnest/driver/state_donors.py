@@ -22,6 +22,9 @@ CHECKPOINT = "checkpoint"
 KEPT = "itself"
 """What a stage is called among its donors that had kept its anchor."""
 
+WARM = "warm spare"
+"""The same of a stage that is the process of its warm spare."""
+
 
 class StateDonors:
     """Finds donors for stages that join. It belongs to the driver's thread."""
@@ -42,6 +45,10 @@ class StateDonors:
         self._donors = Donors({ring: _bytes_of(segment) for ring, segment in segments.items()})
         self._holds: set[str] = set()
         """The stages that joined, do not train yet, and hold the anchor: they can give it, too."""
+        self._spares: dict[str, str] = {}
+        """By name: the nodes of warm spares that need the anchor."""
+        self._warm: set[str] = set()
+        """The stages that were warm spares before they joined."""
         self._from_checkpoint: dict[str, tuple[float, int]] = {}
         """By stage that waits for a checkpoint: since when, and how many bytes that is."""
 
@@ -50,6 +57,31 @@ class StateDonors:
         for stage in order.stages:
             rings = [segment.ring for segment in self._rings.setups[stage].segments]
             self._donors.need(stage, self._node(stage), rings, now_s)
+
+    def find_for_spare(self, name: str, node: str, rings: Collection[int], now_s: float) -> None:
+        """A warm spare needs the anchor of these rings, in which it is not."""
+        self._spares[name] = node
+        self._donors.need(name, node, rings, now_s)
+
+    def serves(self, name: str) -> bool:
+        """Whether a stage or warm spare is being given the anchor."""
+        return name in self._donors
+
+    def take_of_spare(self, name: str, message: Message, now_s: float) -> Restored | None:
+        """Take what a warm spare says, if it is about its state. Returns where its anchor is from, once it holds it."""
+        if isinstance(message, m.StageStarted):
+            return self._donors.holds(name, now_s)
+        self.take(name, message, now_s)
+        return None
+
+    def forget_spare(self, name: str) -> None:
+        """A warm spare is lost, or is none any more."""
+        self._spares.pop(name, None)
+        self._donors.gone([name])
+
+    def is_warm(self, stage: str) -> None:
+        """A stage that is to join is the process of its warm spare."""
+        self._warm.add(stage)
 
     def take(self, stage: str, message: Message, now_s: float) -> None:
         """Take what a stage says, if it is about its state."""
@@ -71,7 +103,9 @@ class StateDonors:
         if since is not None:
             restored = Restored(stage, {CHECKPOINT: since[1]}, now_s - since[0])
         if restored is not None:
-            self._on_restored(replace(restored, donors=restored.donors or {KEPT: 0}))
+            itself = WARM if stage in self._warm else KEPT
+            self._on_restored(replace(restored, donors=restored.donors or {itself: 0}))
+        self._warm.discard(stage)
 
     def trains(self, cluster: str) -> None:
         """A cluster that had joined trains: its stages give as others do."""
@@ -80,6 +114,7 @@ class StateDonors:
     def lost(self, stages: Collection[str]) -> None:
         """These stages are lost."""
         self._holds -= set(stages)
+        self._warm -= set(stages)
         self._donors.gone(stages)
         for stage in stages:
             self._from_checkpoint.pop(stage, None)
@@ -99,7 +134,7 @@ class StateDonors:
             orders.setdefault(need.stage, []).append((need.ring, donor))
         for stage, sources in orders.items():
             self._endpoint.send(stage, Lane.PIPELINE, dm.TakeSegments(sources=tuple(sources)))
-        clusters = {stage_place(stage)[0] for stage in helpless}
+        clusters = {stage_place(stage)[0] for stage in helpless if stage not in self._spares}
         for cluster in sorted(clusters):
             self._notice(f"nobody can give {cluster} all of the anchor: it waits for a checkpoint")
         for stage, setup in self._rings.setups.items():
@@ -110,6 +145,8 @@ class StateDonors:
         return sorted(clusters)
 
     def _node(self, stage: str) -> str:
+        if stage in self._spares:
+            return self._spares[stage]
         cluster, index = stage_place(stage)
         return self._rings.plan.cluster(cluster).stages[index].node
 

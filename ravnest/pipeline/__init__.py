@@ -15,7 +15,7 @@ from ravnest.pipeline.instructions import (
     parse_trace,
 )
 from ravnest.pipeline.stage_machine import StageMachine
-from ravnest.pipeline.stage_shape import StageShape, stage_name, stage_place
+from ravnest.pipeline.stage_shape import StageShape, spare_name, stage_name, stage_place
 
 __all__ = [
     "Compute",
@@ -28,6 +28,7 @@ __all__ = [
     "format_trace",
     "parse",
     "parse_trace",
+    "spare_name",
     "stage_name",
     "stage_place",
 ]

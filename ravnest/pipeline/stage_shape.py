@@ -87,6 +87,11 @@ def stage_place(name: str) -> tuple[str, int]:
     return cluster, int(index)
 
 
+def spare_name(stage: str) -> str:
+    """The name of the warm spare of a stage. No cluster may have such a name."""
+    return f"~{stage}"
+
+
 class IllegalEventError(Exception):
     """An event cannot follow what has happened. It never leaves `StageMachine.handle`, which answers `Fail`."""
 

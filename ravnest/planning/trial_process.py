@@ -30,9 +30,9 @@ from ravnest.planning.mapped_weights import Place
 from ravnest.splitting import StageProgram
 from ravnest.splitting.plain_programs import program_from
 from ravnest.splitting.program import resolve_target
+from ravnest.stage.assembling import batch_source, stage_compute
 from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.process import batch_source, stage_compute
 from ravnest.stage.setup import (
     ComputeResources,
     EvaluationSetup,

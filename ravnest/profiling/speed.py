@@ -29,8 +29,8 @@ from ravnest.job.materials import capture_job, first_batch, load_data
 from ravnest.planning.workload import workload
 from ravnest.profiling.estimates import MeasuredFigure, typical
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
+from ravnest.stage.assembling import stage_compute
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.process import stage_compute
 from ravnest.stage.setup import (
     ComputeResources,
     EvaluationSetup,

@@ -3,14 +3,15 @@
 In: the plan, the nodes that can run stages, the clusters that are in the run, and how long it goes on. Out: a
 `Placement`, or in words why there is none. They are tried in this order:
 
-    each stage on its own node  ─►  lost ones on spares  ─►  other cuts, over the nodes that are left and the spares
+    lost stages at their warm spares  ─►  each stage on its own node  ─►  lost ones on cold spares
+    ─►  other cuts, over the nodes that are left and the spares
 
 A placement pays where what its cluster makes, from its start until the run ends, is an update at least.
 """
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cluster_planner import (
@@ -25,15 +26,18 @@ from cluster_planner import (
     with_cluster,
 )
 from ravnest.formatting import duration
-from ravnest.pipeline import stage_name
+from ravnest.pipeline import stage_name, stage_place
 
 START_S = 8.0
 """How long processes take until they listen, beside what their state takes on its way."""
 
+WARM_S = 2.0
+"""How long it takes where warm spares take all lost places: they run, and hold the anchor."""
+
 WORTHWHILE = 1.1
 """Other cuts are taken instead of those that there are where they make so many times the samples."""
 
-How = Literal["own nodes", "spares", "other cuts", "nodes that came"]
+How = Literal["own nodes", "warm spares", "spares", "other cuts", "nodes that came"]
 
 _UNUSED = "its cluster does without it"
 
@@ -48,6 +52,8 @@ class Placement:
     """How long it takes, as predicted, until the cluster trains."""
     gained_per_s: float
     """The samples/s that the cluster is predicted to make."""
+    warm: tuple[str, ...] = ()
+    """The stages whose places are taken by their warm spares."""
 
     def gained(self, rest_s: float) -> float:
         """Return the samples that it makes in the rest of the run."""
@@ -64,10 +70,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes that a cluster may be started on: its `own`, and those of nobody, the spares."""
+    """The nodes that a cluster may be started on: its `own`, and those of nobody, the spares.
+
+    `warm` has the nodes of warm spares by the lost stage of which they hold the anchor; they are among the spares.
+    """
 
     own: Collection[str]
     spare: Collection[str] = ()
+    warm: Mapping[str, str] = field(default_factory=dict)
 
 
 def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, anew: bool = False) -> Place | str:
@@ -78,6 +88,15 @@ def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, an
     """
     same, reason = _same_cuts(plan, cluster, nodes)
     first = None if same is None else placement(plan, same, others)
+    warm = tuple(sorted(stage for stage in nodes.warm if stage_place(stage)[0] == cluster))
+    if first is not None and same is not None and warm:
+        cold = [
+            stage.node
+            for index, stage in enumerate(same.stages)
+            if stage.node not in nodes.own and stage_name(cluster, index) not in warm
+        ]
+        found = replace(first, warm=warm) if cold else replace(first, warm=warm, how="warm spares", change_s=WARM_S)
+        return Place(found, reason)
     if first is not None and not anew:
         return Place(first, reason)
     other = cluster_at(plan, cluster, sorted(nodes.own), sorted(nodes.spare))
@@ -112,20 +131,25 @@ def refused(found: Placement, rest_s: float) -> str | None:
 
 
 def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, str]:
-    """The cluster with its own cuts: each stage on its own node, else on a spare that can hold it, the fastest one.
+    """The cluster with its own cuts: a lost stage at its warm spare, each other one on its own node, else on a spare
+    that can hold it, the fastest one.
 
     And why it is not as it was, or why there is none.
     """
     old = plan.cluster(cluster)
     spans = SpanCosts(plan.costs, plan.workload)
-    free = set(nodes.spare)
+    free = set(nodes.spare) - set(nodes.warm.values())
     stages: list[Stage] = []
     gone = []
     for index, stage in enumerate(old.stages):
+        name, place_ = stage_name(cluster, index), (index, len(old.stages))
+        if name in nodes.warm:
+            stages.append(replace(stage, node=nodes.warm[name]))
+            gone.append(f"{nodes.warm[name]!r} is a warm spare of {name}")
+            continue
         if stage.node in nodes.own:
             stages.append(stage)
             continue
-        name, place_ = stage_name(cluster, index), (index, len(old.stages))
         needed = spans.stage_memory_bytes(*stage.units, place_, old.window, recomputes=stage.recomputes)
         fitting = [node for node in plan.fleet.nodes if node.name in free and node.memory_bytes >= needed]
         lacks = f"node {stage.node!r} of {name} is not there"

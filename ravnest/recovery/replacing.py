@@ -12,6 +12,7 @@ often within a while stays out for good: what kills it would kill it again.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from cluster_planner import Plan
@@ -167,10 +168,14 @@ class Replacements:
             return None
         return {each.name for each in self.plan.clusters if not self._waits(each.name)}
 
-    def lost(self, cluster: str, samples: int, now_s: float) -> None:
-        """A cluster that trained is lost, with so many samples that it had not averaged."""
+    def lost(self, cluster: str, samples: int, now_s: float, *, at_once: bool = False) -> None:
+        """A cluster that trained is lost, with so many samples that it had not averaged.
+
+        `at_once`: warm spares can take the places of all its lost stages, so that nothing is waited for.
+        """
         starts, better = self._before.pop(cluster, []), self._moving.pop(cluster, None)
-        self._away[cluster] = _Away(now_s, samples, now_s + FIRST_WAIT_S, starts=starts, better=better)
+        due_s = now_s if at_once else now_s + FIRST_WAIT_S
+        self._away[cluster] = _Away(now_s, samples, due_s, starts=starts, better=better)
 
     def node_left(self, node: str) -> None:
         """A node leaves with notice: nothing is started there, until it is back or was gone in between."""
@@ -207,8 +212,17 @@ class Replacements:
             return True
         return any(self._is_due(away, now_s) or self._late(away, now_s) for away in self._away.values())
 
-    def tick(self, alive: Collection[str], now_s: float, rest_s: float = math.inf) -> list[Order]:
-        """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`."""
+    def tick(
+        self,
+        alive: Collection[str],
+        now_s: float,
+        rest_s: float = math.inf,
+        warm: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[Order]:
+        """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`.
+
+        `warm`: the nodes of warm spares, by the lost stage of which they hold the anchor.
+        """
         orders: list[Order] = []
         self._left &= set(alive)  # one that was switched off, and is there again, is back
         self._left_look_s = now_s + LOOK_AGAIN_S
@@ -216,7 +230,7 @@ class Replacements:
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
-                orders += self._try(name, away, set(alive) - self._left, now_s, rest_s)
+                orders += self._try(name, away, set(alive) - self._left, now_s, rest_s, warm)
         if self._look_s is not None and now_s >= self._look_s:
             orders += self._improve(set(alive) - self._left, now_s, rest_s)
         return orders
@@ -295,12 +309,20 @@ class Replacements:
             return f"no more of its state has arrived for {HANDOVER_S:.0f} s"
         return None
 
-    def _try(self, cluster: str, away: _Away, alive: Collection[str], now_s: float, rest_s: float) -> list[Order]:
+    def _try(
+        self,
+        cluster: str,
+        away: _Away,
+        alive: Collection[str],
+        now_s: float,
+        rest_s: float,
+        warm: Mapping[str, str],
+    ) -> list[Order]:
         recent = [start for start in away.starts if now_s - start < WINDOW_S]
         if len(recent) >= MOST_STARTS:
             away.phase = "out"
             return [TryFailed(cluster, f"it was started {len(recent)} times within {WINDOW_S / 60:.0f} min", None)]
-        nodes = self._nodes_for(cluster, alive)
+        nodes = self._nodes_for(cluster, alive, warm)
         others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
         found: Place | str
         better, away.better = away.better, None
@@ -336,7 +358,7 @@ class Replacements:
     def _waits(self, cluster: str) -> bool:
         return cluster in self._away and self._away[cluster].waits
 
-    def _nodes_for(self, cluster: str, alive: Collection[str]) -> Nodes:
+    def _nodes_for(self, cluster: str, alive: Collection[str], warm: Mapping[str, str] = MappingProxyType({})) -> Nodes:
         """The nodes that a cluster may be started on: those on which nothing runs, and which no other one waits for."""
         mine, taken = set[str](), set[str]()
         for each in self.plan.clusters:
@@ -346,4 +368,6 @@ class Replacements:
             elif not self._waits(each.name) or not self._away[each.name].shared:
                 taken |= nodes
         free = set(alive) - taken
-        return Nodes(mine & free, free - mine)
+        stages = {stage_name(cluster, index) for index in range(len(self.plan.cluster(cluster).stages) if mine else 0)}
+        kept = {stage: node for stage, node in warm.items() if stage in stages and node in free - mine}
+        return Nodes(mine & free, free - mine, kept)

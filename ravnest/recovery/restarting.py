@@ -9,7 +9,7 @@ for a day at most: machines at home come and go by the time of day, and a run th
 from collections.abc import Collection
 from dataclasses import replace
 
-from cluster_planner import NoFeasiblePlan, Plan, Spare, make_plan
+from cluster_planner import NoFeasiblePlan, Plan, make_plan
 
 MOST_IN_A_ROW = 4
 """So often a run begins again without having come to another checkpoint."""
@@ -93,5 +93,5 @@ def plan_for(plan: Plan, alive: Collection[str]) -> Plan:
         seed=plan.seed,
         min_stages=1 if len(plan.fleet.nodes) - len(gone) == 1 else min(2, least),
     )
-    spares = tuple(Spare(each.node, _GONE if each.node in gone else each.reason) for each in new.spares)
+    spares = tuple(replace(each, reason=_GONE if each.node in gone else each.reason) for each in new.spares)
     return replace(new, fleet=plan.fleet, spares=spares, data=plan.data)

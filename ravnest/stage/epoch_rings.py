@@ -4,7 +4,7 @@ In: the stage's segments, and a message that begins an epoch. Out: the segments 
 on. A message that does not fit raises InvalidInput, which the stage's runtime tells with the sender's name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ravnest.errors import InvalidInput
@@ -26,9 +26,9 @@ def segments_among(segments: Mapping[int, SegmentSetup], message: em.RingsReform
     return {ring: _among(segment, reformed[ring]) for ring, segment in segments.items()}
 
 
-def peers_of(message: em.RingsReformedMessage) -> dict[str, PeerAddress]:
-    """Return where each stage listens that the message names."""
-    return {peer.stage: PeerAddress(peer.host, peer.pipeline_port, peer.bulk_port) for peer in message.peers}
+def addresses_of(peers: Iterable[em.PeerPlace]) -> dict[str, PeerAddress]:
+    """Return where each stage listens that a message names."""
+    return {peer.stage: PeerAddress(peer.host, peer.pipeline_port, peer.bulk_port) for peer in peers}
 
 
 def resume_of(segments: Mapping[int, SegmentSetup], me: str, message: em.RoundsResumedMessage) -> Resume:

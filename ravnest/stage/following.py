@@ -15,7 +15,7 @@ from math import prod
 import torch
 
 from ravnest.errors import RunFailed
-from ravnest.stage.rings import SegmentAverage, SegmentContribution, StageRings
+from ravnest.stage.rings import RoundRings, SegmentAverage, SegmentContribution
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.setup import SegmentSetup, StageSetup
 
@@ -32,7 +32,7 @@ _LEAST_COUNTER = -(1 << 63)
 class RoundFollower:
     """Follows the rounds of one stage. It belongs to the thread that owns the endpoint."""
 
-    def __init__(self, setup: StageSetup, rings: StageRings) -> None:
+    def __init__(self, setup: StageSetup, rings: RoundRings) -> None:
         self._rings = rings
         self._max_lag = setup.job.max_lag
         sizes = {spec.name: prod(spec.shape) for spec in setup.program.buffers}

@@ -25,7 +25,7 @@ from ravnest.stage.compute import StageCompute
 from ravnest.stage.following import RoundFollower
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ravnest.stage.orphan import orphan_deadline
-from ravnest.stage.rings import StageRings
+from ravnest.stage.rings import RoundRings, StageRings
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.segment_taking import SegmentTaking, Send
@@ -96,7 +96,7 @@ class Build(Protocol):
     """Makes the parts of a stage from its state."""
 
     def __call__(
-        self, state: Mapping[str, Tensor], optimizer: Mapping[tuple[str, str], Tensor], version: int, rings: StageRings
+        self, state: Mapping[str, Tensor], optimizer: Mapping[tuple[str, str], Tensor], version: int, rings: RoundRings
     ) -> HeldStage:
         """Return the stage; `rings` are those that it takes part in already."""
         ...

@@ -31,8 +31,9 @@ from ravnest.stage.message_fields import (
     Word,
     require_no_negative,
 )
+from ravnest.stage.shadow_messages import SHADOW_KINDS
 from ravnest.stage.state_messages import STATE_KINDS
-from ring_allreduce.ring import RING_KINDS
+from ring_allreduce.ring import FOLLOWED_KINDS, RING_KINDS
 from ring_allreduce.transport import ClockSeconds, Codec, Count, Message, Name, Seconds, Text, at_most
 
 DRIVER = "driver"
@@ -376,7 +377,9 @@ KINDS: tuple[type[Message], ...] = (
     *EPOCH_KINDS,
     *DONOR_KINDS,
     *STATE_KINDS,
+    *SHADOW_KINDS,
     *RING_KINDS,
+    *FOLLOWED_KINDS,
 )
 
 

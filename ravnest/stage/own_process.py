@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
+from ravnest.stage.assembling import began_s
 from ravnest.stage.line import Line
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.orphan import LEAVE_S, Leash
-from ravnest.stage.process import StageProcess, began_s
+from ravnest.stage.process import StageProcess
 from ravnest.stage.setup import StageAddress, StageSetup, UserCode
 from ring_allreduce.transport import PeerAddress
 
@@ -133,7 +134,8 @@ def _unpacked(order: StageOrder) -> tuple[StageSetup, str]:
     setup = order.setup
     if order.shipped is not None:
         here = Path.cwd()
-        setup = replace(setup, code=UserCode(str(here / order.shipped), (str(here),)))
+        code, spare = UserCode(str(here / order.shipped), (str(here),)), setup.successor
+        setup = replace(setup, code=code, successor=None if spare is None else replace(spare, code=code))
     sys.path[:0] = [path for path in setup.code.search_dirs if path not in sys.path]
     return setup, order.host
 

@@ -8,16 +8,19 @@ here: rounds.py gives and takes vectors for a stage that trains, following.py fo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ravnest.errors import InvalidInput
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
-from ravnest.stage.epoch_rings import peers_of, resume_of, segments_among
+from ravnest.stage import shadow_messages as shm
+from ravnest.stage.epoch_rings import addresses_of, resume_of, segments_among
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ring_allreduce import RingReducer
-from ring_allreduce.ring import RING_KINDS, RingResult
+from ring_allreduce.ring import RING_KINDS, Feeding, RingResult
 from ring_allreduce.rounds import (
     AcceptAverage,
     CommitRound,
@@ -61,6 +64,27 @@ class SegmentAverage:
     taken: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
+class RoundRings(Protocol):
+    """What takes averages of some rings: those of a stage in them, or that follows them (shadowing.py)."""
+
+    @property
+    def segments(self) -> Mapping[int, SegmentSetup]: ...
+
+    @property
+    def committed(self) -> int: ...
+
+    @property
+    def first_round(self) -> int | None: ...
+
+    def contribute(self, round: int, contributions: Sequence[SegmentContribution]) -> None: ...  # noqa: A002
+
+    def take(self, round: int) -> tuple[dict[int, SegmentAverage], bool]: ...  # noqa: A002
+
+    def takers(self, ring: int) -> tuple[str, ...]: ...
+
+    def release(self, round: int) -> None: ...  # noqa: A002
+
+
 class StageRings:
     """All rings of one stage. `take` belongs to whoever has the stage's lock, and the other methods to the thread that
     owns the endpoint."""
@@ -73,7 +97,10 @@ class StageRings:
         self._segment_of = {spec.name: segment for segment in setup.segments for spec in segment.rings}
         specs = [spec for segment in setup.segments for spec in segment.rings]
         self._max_lag = setup.job.max_lag
-        self._reducer = RingReducer(endpoint, specs, max_rounds=self._max_lag)
+        self._feeding = Feeding(endpoint, 2 * self._max_lag + 2)
+        self._followers: dict[int, tuple[str, ...]] = {}
+        done = self._feeding.completed
+        self._reducer = RingReducer(endpoint, specs, max_rounds=self._max_lag, completed=done)
         self._member = EpochMember(endpoint.name, paused=joins)
         self._early: list[Delivery] | None = [] if joins else None
         """What came of the rings before the stage knew its first round; None once it does."""
@@ -119,11 +146,31 @@ class StageRings:
                 self._reducer.contribute(round, segment.taken_buffers.name, part.taken, float(first))
 
     def on_delivery(self, delivery: Delivery) -> bool:
-        """Take a delivery if it is a chunk of a ring. Returns whether it was one."""
+        """Take a delivery if it is about the rings: a chunk, or who follows them. Returns whether it was.
+
+        Raises InvalidInput for followers of a ring that this stage is not in.
+        """
+        if isinstance(delivery.message, shm.Followers) and delivery.sender == m.DRIVER:
+            self._fed(delivery.message)
+            return True
         if self._early is not None and isinstance(delivery.message, RING_KINDS):
             self._early.append(delivery)
             return True
-        return self._reducer.on_delivery(delivery)
+        return self._feeding.on_delivery(delivery) or self._reducer.on_delivery(delivery)
+
+    def _fed(self, message: shm.Followers) -> None:
+        """These warm spares follow from now on."""
+        self._followers = {each.ring: each.followers for each in message.rings}
+        if not self._followers.keys() <= self._segments.keys():
+            raise InvalidInput(f"this stage is in the rings {sorted(self._segments)}, not in {sorted(self._followers)}")
+        self._endpoint.connect(addresses_of(message.peers))
+        names = {spec.name: each.ring for each in self._segments.values() for spec in each.rings}
+        self._feeding.feed({name: self._followers.get(ring, ()) for name, ring in names.items()})
+
+    def takers(self, ring: int) -> tuple[str, ...]:
+        """Who may be given the state of a segment: the ring's members, and the spares that follow it."""
+        segment = self._segments.get(ring)
+        return () if segment is None else (*segment.members, *self._followers.get(ring, ()))
 
     def on_committed(self, message: m.RoundCommittedMessage) -> list[int]:
         """Take a commit. Returns the rounds that may be merged now."""
@@ -165,7 +212,8 @@ class StageRings:
         self._segment_of = {spec.name: segment for segment in self._segments.values() for spec in segment.rings}
         self._endpoint.epoch = message.epoch
         self._endpoint.disconnect(message.lost)
-        self._endpoint.connect(peers_of(message))
+        self._endpoint.connect(addresses_of(message.peers))
+        self._feeding.stop()
         self._reducer.reform([spec for segment in self._segments.values() for spec in segment.rings])
 
     def _begin(self) -> None:
@@ -177,7 +225,8 @@ class StageRings:
         early, self._early = self._early or [], None
         specs = [spec for segment in self._segments.values() for spec in segment.rings]
         first, most = self._member.committed + 1, 2 * self._max_lag + 1
-        self._reducer = RingReducer(self._endpoint, specs, max_rounds=most, first_round=first)
+        done = self._feeding.completed
+        self._reducer = RingReducer(self._endpoint, specs, max_rounds=most, first_round=first, completed=done)
         for delivery in early:
             self._reducer.on_delivery(delivery)
 
@@ -214,10 +263,13 @@ class StageRings:
         self._reducer.pump()
         merges = []
         for result in self._reducer.finished():
+            if self._segment_of[result.ring].members[0] == self._endpoint.name:
+                self._feeding.whole(result)
             segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
             arrived[result.ring] = result
             if all(spec.name in arrived for spec in segment.rings):
                 merges += self._follow(self._member.handle(RingFinished(str(segment.ring), result.round)))
+        self._feeding.pump()
         return merges
 
     def take(self, round: int) -> tuple[dict[int, SegmentAverage], bool]:  # noqa: A002 - our word
@@ -228,7 +280,7 @@ class StageRings:
         save = round in self._saves
         self._saves.discard(round)
         results = self._results.pop(round, {})
-        return {ring: _average(results, segment) for ring, segment in self._segments.items() if results}, save
+        return {ring: average_of(results, segment) for ring, segment in self._segments.items() if results}, save
 
     def release(self, round: int) -> None:  # noqa: A002 - our word
         """The round is merged here, so nobody can ask for it any more: let go of its memory."""
@@ -244,7 +296,14 @@ class StageRings:
         return self._reducer.holding()
 
 
-def _average(results: Mapping[str, RingResult], segment: SegmentSetup) -> SegmentAverage:
+def member_rings(rings: RoundRings) -> StageRings:
+    """The rings of a stage that trains, which is a member of them."""
+    assert isinstance(rings, StageRings)
+    return rings
+
+
+def average_of(results: Mapping[str, RingResult], segment: SegmentSetup) -> SegmentAverage:
+    """What a segment gets back, from the results of its rings by name."""
     progress = results[segment.progress.name]
     learned, first = (
         None if ring is None else results[ring.name] for ring in (segment.averaged_buffers, segment.taken_buffers)

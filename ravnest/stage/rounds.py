@@ -21,7 +21,7 @@ from ravnest.checkpoints.manifest import optimizer_file, segment_file
 from ravnest.checkpoints.tensor_stream import TensorForm
 from ravnest.errors import InvalidInput
 from ravnest.splitting import StageModule
-from ravnest.stage.rings import SegmentAverage, SegmentContribution, StageRings
+from ravnest.stage.rings import RoundRings, SegmentAverage, SegmentContribution
 from ravnest.stage.segment_giving import SegmentGiving
 from ravnest.stage.segment_taking import given_outer, given_weight
 from ravnest.stage.setup import SegmentSetup, StageSetup
@@ -38,7 +38,7 @@ class StageRounds:
     is idle.
     """
 
-    def __init__(self, setup: StageSetup, module: StageModule, weights: VersionedWeights, rings: StageRings) -> None:
+    def __init__(self, setup: StageSetup, module: StageModule, weights: VersionedWeights, rings: RoundRings) -> None:
         """`rings`: the rings of the setup's segments, which may have begun already."""
         averaging = setup.job.averaging
         self.rings = rings

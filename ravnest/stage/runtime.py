@@ -29,6 +29,7 @@ from ravnest.stage.executor import ComputeFinished, Executor
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ravnest.stage.orphan import DriverWatch
 from ravnest.stage.reports import Reports, Timeline
+from ravnest.stage.rings import member_rings
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.sends import Sends
 from ravnest.stage.setup import StageSetup
@@ -64,7 +65,7 @@ class StageRuntime:
         self.endpoint = endpoint
         self.compute = compute
         self.rounds = rounds
-        self.rings = rounds.rings
+        self.rings = member_rings(rounds.rings)
         self._executor = executor
         self._crossings = StageCrossings(setup)
         self._now = now
@@ -83,8 +84,8 @@ class StageRuntime:
         self._tasks = ComputeTasks(compute, rounds, self.machine, self._crossings, setup, endpoint.stats.lateness, now)
         tell, ledger, strangers = self._sends.tell, self.machine.ledger, endpoint.stats.strangers
         self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, self._tasks.late, strangers)
-        rounds.rings.tell = tell
-        rounds.rings.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
+        self.rings.tell = tell
+        self.rings.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent
         self._measure_averaging()
         self._final_round: int | None = None
@@ -148,8 +149,7 @@ class StageRuntime:
                 self._outbox.flush()
                 now_s = self._now()
                 self._reports.turn(now_s)
-                awake_s = self._awake.at(now_s)
-                if self._driver.look(awake_s) and self.setup.is_first:
+                if self._driver.look(self._awake.at(now_s)) and self.setup.is_first:
                     self._handle(ev.DriverSilent())
         except BaseException:
             with self._lock:  # or the computing thread would go on by itself

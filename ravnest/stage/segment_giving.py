@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ravnest.stage import donor_messages as dm
-from ravnest.stage.rings import StageRings
+from ravnest.stage.rings import RoundRings
 from ravnest.stage.state_sending import StateFile, StateSending, StateSource
 from ring_allreduce.transport import Delivery
 
@@ -22,7 +22,7 @@ from ring_allreduce.transport import Delivery
 class AnchoredState(Protocol):
     """What a donor reads: the stage's state as its rounds of averaging leave it."""
 
-    rings: StageRings
+    rings: RoundRings
     sending: StateSending
     merged: int
 
@@ -54,12 +54,11 @@ class SegmentGiving:
     def take(self, delivery: Delivery) -> bool:
         """Take a delivery that asks for a segment, or gives room for more of one. Returns whether it was one.
 
-        A request for what the sender is no member of has no effect: it is the sender's own loss.
+        A request for what the sender neither is in nor follows has no effect: it is the sender's own loss.
         """
         message, sender = delivery.message, delivery.sender
         if isinstance(message, dm.SegmentAsked):
-            segment = self._rounds.rings.segments.get(message.ring)
-            if segment is not None and sender in segment.members:
+            if sender in self._rounds.rings.takers(message.ring):
                 self._drop((sender, message.ring))
                 room = min(message.pieces, dm.WINDOW)
                 self._gifts[sender, message.ring] = _Gift(message.request, message.from_round, room)

@@ -180,6 +180,8 @@ class StageSetup:
     """Whether to record what is done and when, for trace.json."""
     initial: tuple[Initialization, ...] = ()
     """How the stage makes initial weights itself; empty where all are sent."""
+    successor: "StageSetup | None" = None
+    """Of a warm spare, whose own setup has a name of its own: the stage whose place it takes."""
 
     @property
     def made_names(self) -> frozenset[str]:

@@ -14,8 +14,8 @@ from ravnest.errors import NodeLost
 from ravnest.job.config import Job
 from ravnest.job.initial_weights import make_weights
 from ravnest.stage import messages as m
+from ravnest.stage.assembling import assemble, batch_source
 from ravnest.stage.executor import ThreadExecutor
-from ravnest.stage.process import assemble, batch_source
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
 from ring_allreduce.transport import Lane, PeerAddress, ZmqEndpoint

@@ -111,7 +111,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "ravnest/driver/ray/local_ray.py",
         "ravnest/free_memory.py",
         "ravnest/profiling/machine_facts.py",
-        "ravnest/stage/process.py",
+        "ravnest/stage/assembling.py",
         "experiments/",
     ),
     "IPython": ("ravnest/notebook.py",),
@@ -126,6 +126,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "ravnest/driver/run_store.py",
         "ravnest/experts/grid.py",
         "ravnest/stage/epoch_messages.py",
+        "ravnest/stage/shadow_messages.py",
     ),
     "cryptography": ("ravnest/dht/identity.py",),
     "numpy": (

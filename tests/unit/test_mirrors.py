@@ -25,6 +25,7 @@ TYPES_ONLY = {
     "ravnest/stage/donor_messages.py",
     "ravnest/stage/epoch_messages.py",
     "ravnest/stage/setup.py",
+    "ravnest/stage/shadow_messages.py",
     "ravnest/stage/state_messages.py",
     "ring_allreduce/rounds/events.py",
 }

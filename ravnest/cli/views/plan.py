@@ -34,6 +34,7 @@ from cluster_planner import (
     part_of_day,
 )
 from ravnest.formatting import duration, listed, size
+from ravnest.pipeline import stage_name
 
 _WIDE = 110
 LEGEND = (
@@ -63,6 +64,11 @@ def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None
         _show_stages(plan, console)
     for names, reason in spares_by_reason(plan):
         console.print(f"spare: [bold]{escape(listed(names))}[/bold], {escape(reason)}", highlight=False)
+    for spare in plan.spares:
+        if spare.shadows:
+            followed = ", ".join(stage_name(*of) for of in spare.shadows)
+            said = f"follows {followed}, and takes the place of one that is lost"
+            console.print(f"warm spare: [bold]{escape(spare.node)}[/bold] {said}", highlight=False)
     for note in link_notes(plan):
         console.print(note, markup=False, highlight=False)
     console.print()

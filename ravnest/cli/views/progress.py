@@ -27,6 +27,7 @@ from ravnest.driver.observe.place_events import (
     NodeJoinedEvent,
     NodeSlowEvent,
     NodesSharedOutEvent,
+    SpareWarmEvent,
 )
 from ravnest.driver.observe.report import (
     CheckpointRefusedEvent,
@@ -163,6 +164,10 @@ def event_line(event: RunEvent) -> str | None:
             return f"node {event.node!r} is slow: {event.stage} computes {event.times:.1f} times as long as it used to"
         case NodesSharedOutEvent():
             return f"{event.reason}: {', '.join(event.nodes)} of {event.cluster} may take the place of others' nodes"
+        case SpareWarmEvent():
+            return (
+                f"{event.node} is a warm spare of {event.stage}: it holds the anchor, after {duration(event.seconds)}"
+            )
         case StageRestoredEvent(stage, sources, seconds):
             where = ", ".join(f"{size(count)} of {source}" for source, count in sources.items()) or "nobody"
             return f"{stage} holds the anchor after {duration(seconds)}: {where}"

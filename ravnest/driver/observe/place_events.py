@@ -55,6 +55,19 @@ class NodeSlowEvent:
 
 
 @dataclass(frozen=True)
+class SpareWarmEvent:
+    """The spare `node` holds the anchor of `stage` and follows its rings: it takes its place at once when it is lost.
+
+    `donors` have given it so many bytes, by stage, within so many `seconds`.
+    """
+
+    node: str
+    stage: str
+    donors: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class NodesSharedOutEvent:
     """A lost `cluster` cannot be made, for this `reason`. Its living `nodes` are spares of the others until it can."""
 

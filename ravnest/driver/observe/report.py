@@ -16,6 +16,7 @@ from ravnest.driver.observe.place_events import (
     NodeJoinedEvent,
     NodeSlowEvent,
     NodesSharedOutEvent,
+    SpareWarmEvent,
 )
 from ravnest.driver.observe.stage_figures import StageFigures as StageFigures
 from ravnest.driver.observe.stage_figures import StageMemory as StageMemory
@@ -265,6 +266,7 @@ RunEvent = (
     | NodeJoinedEvent
     | NodeSlowEvent
     | NodesSharedOutEvent
+    | SpareWarmEvent
     | StageRestoredEvent
     | ReplacementFailedEvent
     | RestartedEvent
@@ -335,6 +337,7 @@ _KINDS = {
     NodeJoinedEvent: "joined",
     NodeSlowEvent: "slow",
     NodesSharedOutEvent: "shared_out",
+    SpareWarmEvent: "warm",
     StageRestoredEvent: "restored",
     ReplacementFailedEvent: "not_replaced",
     RestartedEvent: "restarted",

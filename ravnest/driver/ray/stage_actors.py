@@ -130,7 +130,9 @@ class RayCluster:
             node = found[nodes[stage]]
             at_node = data_of_node(setup.job, plan.fleet.node(nodes[stage]).data)
             there = remote.options(**options, **self._session.on_node(node))
-            order = packed(StageOrder(replace(setup, job=at_node), node.address, shipped))
+            spare = setup.successor
+            with_job = replace(setup, job=at_node, successor=None if spare is None else replace(spare, job=at_node))
+            order = packed(StageOrder(with_job, node.address, shipped))
             self._actors[stage] = there.remote(stage, order)
 
     def adopt(self, stages: Mapping[str, StageAddress]) -> None:
@@ -151,9 +153,20 @@ class RayCluster:
 
         Raises InvalidInput for a node that Ray does not have.
         """
+        nodes = {name: plan.cluster(s.cluster).stages[s.index].node for name, s in setups.items()}
+        self.begin_spares(plan, setups, nodes)
+
+    def begin_spares(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
+        """The same for processes on the nodes that `nodes` names, whatever the plan says."""
         self.end(list(setups))
-        self.place(plan, setups, {name: plan.cluster(s.cluster).stages[s.index].node for name, s in setups.items()})
+        self.place(plan, setups, nodes)
         self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in setups}
+
+    def renamed(self, before: str, after: str) -> None:
+        """The process of the stage `before` is that of `after` from now on. What is left of that one ends."""
+        self.end([after])
+        self._actors[after] = self._actors.pop(before)
+        self._running = {call: after if stage == before else stage for call, stage in self._running.items()}
 
     def prepared(self, stages: list[str]) -> dict[str, StageAddress | str]:
         """Those of these stages that listen, with their addresses, or have failed, with the reason in one line."""

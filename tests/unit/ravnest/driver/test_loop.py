@@ -31,8 +31,8 @@ from ravnest.driver.session import run_control
 from ravnest.driver.stage_watch import NOBODY_HEARD_S, StageWatch
 from ravnest.errors import NodeLost, NotWritten, RunFailed
 from ravnest.stage import messages as m
+from ravnest.stage.assembling import assemble, batch_source
 from ravnest.stage.executor import InlineExecutor
-from ravnest.stage.process import assemble, batch_source
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane, Outbox, PeerAddress
 from tests.support.local import setups_of, tiny_job

@@ -12,9 +12,9 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.initial_weights import make_weights
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
+from ravnest.stage.assembling import batch_source, joining
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.joining import MOST_EARLY
-from ravnest.stage.process import batch_source, joining
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
 from tests.support.local import JOB_FILE, setups_of, tiny_job

@@ -1,24 +1,18 @@
 import subprocess
 import sys
-import threading
-from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn import functional
 
-from ravnest.driver.preparation import needed
 from ravnest.errors import NodeLost
-from ravnest.job.initial_weights import make_weights
-from ravnest.splitting import StageModule
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import process
 from ravnest.stage.executor import InlineExecutor
-from ravnest.stage.process import StageProcess, assemble, batch_source, living, receive_state
+from ravnest.stage.process import StageProcess, receive_state
 from ring_allreduce.transport import InProcessNetwork, Lane
-from tests.support.local import JOB_FILE, setups_of, tiny_job
+from tests.support.local import setups_of, tiny_job
 
 
 @pytest.fixture
@@ -92,36 +86,6 @@ def test_a_pause_of_this_process_is_not_the_driver_s_silence(pair):
     with pytest.raises(NodeLost, match="the driver sent no more state for 30 s"):
         receive_state(stage, deadline_s=30.0, now=lambda: float(next(times)))
     assert 7215 < next(times) < 7300
-
-
-def test_only_first_and_last_stages_read_data():
-    setups, _ = setups_of(tiny_job(), parts=(3,))
-    sources = [batch_source(setups[f"c0.s{index}"]) for index in range(3)]
-    assert sources[1] is None
-    (_, first), (_, last) = sources[0].train(5), sources[2].train(5)
-    assert first.tolist() == last.tolist()
-
-
-def test_a_resumed_stage_goes_on_at_its_version_in_micro_batches_and_learning_rate():
-    job = tiny_job(optimizer={"name": "sgd", "lr": 1.0, "schedule": {"name": "constant", "warmup_updates": 10}})
-    (setup,) = setups_of(job, parts=(1,))[0].values()
-    network = InProcessNetwork()
-    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
-    network.connect_all()
-    weights = make_weights(job, JOB_FILE)
-    state = {name: weights[name] for name in needed(setup)}
-    stage = assemble(setup, endpoint, InlineExecutor(), batch_source(setup), state, {}, 7, now=lambda: 0.0)
-    driver.send(setup.name, Lane.PIPELINE, m.Go())
-    told = []
-    while not told:
-        stage.turn(0.0)
-        told = [each.message for each in driver.poll(0.0) if isinstance(each.message, m.Updated)]
-    assert told[0].update == 7
-    assert told[0].lr == pytest.approx(0.8)  # the eighth of ten steps up
-    inputs, target = batch_source(setup).train(7 * job.update_every)
-    (output,) = StageModule(setup.program, state)(*inputs)
-    loss = functional.cross_entropy(output.flatten(0, -2), target.flatten()).item()
-    assert told[0].losses[0] == pytest.approx(loss, rel=1e-6)
 
 
 def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(monkeypatch):
@@ -215,31 +179,3 @@ def test_a_stage_that_has_trained_has_imported_neither_torchs_compiler_nor_symbo
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
-
-
-def test_a_long_step_is_done_aside_while_the_driver_hears_that_the_stage_lives_and_gets_on():
-    network = InProcessNetwork()
-    endpoint, driver = network.endpoint("c0.s0", m.codec()), network.endpoint(m.DRIVER, m.codec())
-    network.connect_all()
-    may_end, waits = threading.Event(), []
-
-    def waited(done, seconds):
-        waits.append(seconds)
-        if len(waits) == 4:
-            may_end.set()
-            return bool(futures.wait([done]).done)
-        return False
-
-    def work():
-        assert may_end.wait(60)
-        return threading.current_thread()
-
-    assert living(endpoint, work, 7, 1, waited) is not threading.current_thread()
-    assert waits == [m.ALIVE_EVERY_S] * 4
-    assert [each.message.finished for each in driver.poll(0.0)] == [8, 9, 10]
-
-
-def test_what_a_long_step_raises_is_raised():
-    endpoint = InProcessNetwork().endpoint("c0.s0", m.codec())
-    with pytest.raises(ZeroDivisionError):
-        living(endpoint, lambda: 1 // 0, 0, 1)

@@ -10,8 +10,8 @@ from ravnest.errors import NodeLost, RunFailed
 from ravnest.job.initial_weights import make_weights
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
+from ravnest.stage.assembling import assemble, batch_source
 from ravnest.stage.executor import ComputeFinished, InlineExecutor
-from ravnest.stage.process import assemble, batch_source
 from ravnest.stage.reports import COMPUTE, NETWORK
 from ring_allreduce import ContributionRefused, PeerStalled
 from ring_allreduce.ring import Chunk

@@ -2,7 +2,7 @@
 
 import torch
 
-from ravnest.stage.process import standing_by
+from ravnest.stage.assembling import standing_by
 from ravnest.stage.standing_by import kept_state
 from tests.support.local import local_run, tiny_job
 
