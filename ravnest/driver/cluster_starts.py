@@ -270,5 +270,7 @@ class Recovery:
     slow: SlowNodes
     requests: Callable[[], list[Request]] = list
     """Returns what users have asked since the last call."""
+    news: Callable[[], list[str]] = list
+    """Returns what the user is to know of those who start processes, since the last call."""
     remember: Callable[[], None] = lambda: None
     """Writes down what another driver needs to take the run over."""

@@ -194,6 +194,8 @@ class DriverLoop:
     def _take_requests(self, awake_s: float) -> None:
         if self._recovery is None or self._training_since_s is None:
             return
+        for said in self._recovery.news():
+            self._record.notice(said)
         for request in self._recovery.requests():
             if isinstance(request, RunRequest):
                 self._obey(request)

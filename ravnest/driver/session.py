@@ -228,6 +228,7 @@ def train(
                         arrivals,
                         SlowNodes(replacements, record, watches=address is not None),
                         lambda: asked(folder.path, hours, time.time()),
+                        ray.news,
                         remembering if imitate is None else lambda: None,
                     ),
                     trace=trace,

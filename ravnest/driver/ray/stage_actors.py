@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster_planner import Plan
 from ravnest.driver.ray.code_shipping import JobCode
+from ravnest.driver.ray.head_watch import HeadWatch
 from ravnest.driver.ray.processes_here import ProcessesHere
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
 from ravnest.driver.ray.stage_host import Reply, StageActor
@@ -76,6 +77,7 @@ class RayCluster:
         """Those that this driver has started."""
         self._gone_s: dict[str, float] = {}
         """By stage whose process here has ended, and whose actor has not said how yet: when that was seen."""
+        self._head = None if address is None or self._session.is_local else HeadWatch(address)
         self._ending: dict[Any, Any] = {}
         """By call that is to end a stage: its actor, which is not needed any more then."""
 
@@ -91,12 +93,18 @@ class RayCluster:
             for actor in self._ending.values():
                 self._ray.kill(actor)
         finally:
+            if self._head is not None:
+                self._head.close()
             self._session.close()
 
     @property
     def host(self) -> str:
         """The address at which this process is reached by the stages."""
         return self._session.host
+
+    def news(self) -> list[str]:
+        """What the user is to know of Ray itself, in sentences, each once."""
+        return [] if self._head is None else self._head.take()
 
     def cores(self) -> int:
         """How many CPU cores this process may use."""

@@ -37,6 +37,7 @@ class Session:
 
 def cluster(monkeypatch: pytest.MonkeyPatch, session: Session, now: Callable[[], float] = lambda: 0.0) -> RayCluster:
     monkeypatch.setattr(stage_actors, "RaySession", lambda address, code, log: session)
+    monkeypatch.setattr(stage_actors, "HeadWatch", lambda address: SimpleNamespace(take=lambda: ["it is silent"]))
     return RayCluster(None if session.is_local else "192.0.2.99:6379", now=now)
 
 
@@ -46,6 +47,11 @@ def test_the_stages_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPat
     assert threads == {"desk": 8, "laptop": 8, "tower": 8, "tablet": 8}
     made = cluster(monkeypatch, Session(local=True))
     assert made.threads(plan) == dict.fromkeys(threads, max(1, made.cores() // 4))
+
+
+def test_a_head_is_watched_where_it_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cluster(monkeypatch, Session()).news() == ["it is silent"]
+    assert cluster(monkeypatch, Session(local=True)).news() == []
 
 
 def test_a_planned_node_that_ray_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
