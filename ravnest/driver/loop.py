@@ -194,8 +194,7 @@ class DriverLoop:
     def _take_requests(self, awake_s: float) -> None:
         if self._recovery is None or self._training_since_s is None:
             return
-        for said in self._recovery.news():
-            self._record.notice(said)
+        self._record.notices(self._recovery.news())
         for request in self._recovery.requests():
             if isinstance(request, RunRequest):
                 self._obey(request)
@@ -274,8 +273,8 @@ class DriverLoop:
                     self._recovery.slow.updated(delivery.sender, self._watch.node(delivery.sender), message, awake_s)
             case m.RoundMerged() | m.WindowTuned() | m.BackwardSplit() | m.MemoryPeaks() | m.ImitationLateness():
                 self._record.reported(delivery.sender, message)
-            case m.StrangersRefused():
-                self._record.strangers(delivery.sender, message.connections)
+            case m.StrangersRefused(connections=connections):
+                self._record.strangers(delivery.sender, connections)
             case m.EvaluationFinished():
                 self._record.require_metrics(delivery.sender, message)
             case m.RoundsFinished():

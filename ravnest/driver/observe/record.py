@@ -4,7 +4,7 @@ In: the stages' reports, and what the driver does. Out: progress (rates, mean lo
 that each stage spent on each kind of work are kept in stage_times.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -156,6 +156,11 @@ class RunRecord:
     def notice(self, text: str) -> None:
         """Something has happened that the user should know of, and that does not end the run."""
         self._emit(report.NoticeEvent(text))
+
+    def notices(self, texts: Iterable[str]) -> None:
+        """Several such things have happened."""
+        for text in texts:
+            self.notice(text)
 
     def tell(self, text: str) -> None:
         """As `notice`, but not in metrics.jsonl, which may be closed or full."""
