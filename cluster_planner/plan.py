@@ -277,7 +277,9 @@ def _check_constraints(plan: Plan) -> None:
 def _check_rings(plan: Plan) -> None:
     segments = common_refinement([[stage.units for stage in cluster.stages] for cluster in plan.clusters])
     spans = tuple(ring.units for ring in plan.rings)
-    if spans != segments:
+    # A run keeps its segments where a cluster that is cut anew has made some cut needless: rings may be finer.
+    edges = {edge for span in spans for edge in span}
+    if not spans or spans != common_refinement([spans]) or not {edge for each in segments for edge in each} <= edges:
         wanted = ", ".join(f"[{a}, {b}]" for a, b in segments)
         raise InvalidInput(f"must be one ring per segment, in order: {wanted}", key="rings")
     names = sorted(cluster.name for cluster in plan.clusters)

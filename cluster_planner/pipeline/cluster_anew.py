@@ -57,8 +57,8 @@ def _without_pins(fleet: Fleet, kept: Collection[str]) -> Fleet:
 def with_cluster(plan: Plan, cluster: Cluster, reason: str) -> Plan:
     """Return the plan with this cluster in the place of the one of its name, or beside all, for the same segments.
 
-    Nodes that run no stage then are spares, for this `reason` where they were none before. What was predicted of
-    clusters that were there stays: their shares of the data follow from it.
+    Nodes that run no stage then are spares, for this `reason` where they were none before. The samples/s that were
+    predicted of clusters that were there stay: their shares of the data follow from them.
     """
     spans = [stage.units for stage in cluster.stages]
     if any(each.name == cluster.name for each in plan.clusters):
@@ -69,6 +69,13 @@ def with_cluster(plan: Plan, cluster: Cluster, reason: str) -> Plan:
         ]
         rings = tuple(replace(ring, members=each) for ring, each in zip(plan.rings, members, strict=True))
         predicted = plan.predicted
+        if len(cluster.stages) != len(plan.cluster(cluster.name).stages):
+            forecast = predict(plan.fleet, SpanCosts(plan.costs, plan.workload), clusters, rings).prediction
+            predictions = tuple(
+                replace(new, samples_per_s=old.samples_per_s) if len(new.stages) != len(old.stages) else old
+                for new, old in zip(forecast.clusters, predicted.clusters, strict=True)
+            )
+            predicted = replace(predicted, clusters=predictions)
     else:
         clusters = (*plan.clusters, cluster)
         rings = tuple(

@@ -9,7 +9,7 @@ for a day at most: machines at home come and go by the time of day, and a run th
 from collections.abc import Collection
 from dataclasses import replace
 
-from cluster_planner import NoFeasiblePlan, Plan, make_plan
+from cluster_planner import InvalidInput, NoFeasiblePlan, Plan, make_plan, validate
 
 MOST_IN_A_ROW = 4
 """So often a run begins again without having come to another checkpoint."""
@@ -55,18 +55,24 @@ def look_for_nodes_s(waited_s: float) -> float | None:
 
 
 def plan_among(plan: Plan, alive: Collection[str]) -> Plan:
-    """Return the plan where all of its stages' nodes are `alive`, else a new one for those that are.
+    """Return the plan where a run can begin with it on the nodes that are `alive`, else a new one for those that are.
 
-    A new one also where two clusters name one node: one of them was away, and had given it to the other
-    (replacing.py). Raises NoFeasiblePlan as `plan_for` does.
+    Raises NoFeasiblePlan as `plan_for` does.
     """
     return plan if can_begin(plan, alive) else plan_for(plan, alive)
 
 
 def can_begin(plan: Plan, alive: Collection[str]) -> bool:
-    """Say whether all clusters of the plan can be started on the nodes that are `alive`, each node with one stage."""
-    nodes = [stage.node for cluster in plan.clusters for stage in cluster.stages]
-    return set(nodes) <= set(alive) and len(set(nodes)) == len(nodes)
+    """Say whether all clusters of the plan can be started on the nodes that are `alive`.
+
+    A plan that a run has changed may be none to begin with: two clusters name one node where one of them was away, and
+    had given it to the other (replacing.py).
+    """
+    try:
+        validate(plan)
+    except InvalidInput:
+        return False
+    return {stage.node for cluster in plan.clusters for stage in cluster.stages} <= set(alive)
 
 
 def plan_for(plan: Plan, alive: Collection[str]) -> Plan:

@@ -87,6 +87,14 @@ CASES: list[tuple[Callable[[Plan], Plan], str]] = [
     ),
     (lambda p: replace(p, rings=p.rings[1:]), r"rings: must be one ring per segment, in order: \[0, 3\], \[3, 5\]"),
     (
+        lambda p: replace(p, rings=(Ring((0, 5), p.rings[0].members), *p.rings[2:])),
+        r"rings: must be one ring per segment, in order: \[0, 3\], \[3, 5\]",
+    ),
+    (
+        lambda p: replace(p, rings=(p.rings[0], p.rings[0], *p.rings[1:])),
+        r"rings: must be one ring per segment, in order: \[0, 3\], \[3, 5\]",
+    ),
+    (
         lambda p: replace(p, rings=(Ring((0, 3), (("c0", 0),)), *p.rings[1:])),
         r"rings\[0\].members: must be one stage of each cluster \(c0, c1\)",
     ),

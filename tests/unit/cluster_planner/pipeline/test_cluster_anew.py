@@ -7,7 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Cluster, Constraints, Fleet, ModelCosts, Node, Pin, Plan, SpanCosts, Stage, Workload
+from cluster_planner import (
+    Cluster,
+    Constraints,
+    Fleet,
+    ModelCosts,
+    Node,
+    Pin,
+    Plan,
+    SpanCosts,
+    Stage,
+    Workload,
+    validate,
+)
 from cluster_planner.pipeline.cluster_anew import cluster_at, handover_s, samples_per_s, with_cluster
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.plan import Prediction
@@ -112,6 +124,7 @@ def test_stages_hold_whole_segments_and_the_rings_name_who_holds_them(make_plan:
         for name, index in ring.members:
             start, end = new.cluster(name).stages[index].units
             assert start <= ring.units[0] < ring.units[1] <= end
+    validate(new)  # what a run writes down has to be read again by the driver that takes it over
     assert new.share("c0") == plan.share("c0")
     alone, beside = samples_per_s(new, ["c0"]), samples_per_s(new, ["c0", "c1"])
     assert 0 < beside["c0"] <= alone["c0"]

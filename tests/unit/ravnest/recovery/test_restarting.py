@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import NoFeasiblePlan, validate
+from cluster_planner import NoFeasiblePlan, cluster_at, validate, with_cluster
 from ravnest.recovery.restarting import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
@@ -62,6 +62,17 @@ def test_a_plan_in_which_two_clusters_name_one_node_is_made_anew(plan):
     new = plan_among(doubled, names(plan))
     validate(new)
     assert b.node in {stage.node for cluster in new.clusters for stage in cluster.stages}
+
+
+def test_a_plan_of_which_one_cluster_was_cut_anew_is_begun_as_it_is(plan):
+    """Its segments stay, though no cluster has that cut any more."""
+    gone = plan.clusters[0].stages[1].node
+    cut = plan
+    for cluster in plan.clusters:
+        made = cluster_at(cut, cluster.name, [cluster.stages[0].node], ())
+        assert made is not None
+        cut = with_cluster(cut, made, "its cluster does without it")
+    assert plan_among(cut, names(plan) - {gone}) is cut
 
 
 def test_a_run_waits_for_nodes_and_not_for_ever():
