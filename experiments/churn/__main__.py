@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.churn import faults_a_minute, injected_faults, joins, traces
+from experiments.churn import faults_a_minute, injected_faults, joins, traces, warm_spares
 from experiments.churn.faulted.judging import WANTED
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
@@ -19,6 +19,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "goodput": faults_a_minute.measure,
     "joins": joins.measure,
     "faults": injected_faults.measure,
+    "warm": warm_spares.measure,
     "g4dn_fast": partial(traces.rented_part, "g4dn", 10.0),
     "p3_fast": partial(traces.rented_part, "p3", 10.0),
     "g4dn": partial(traces.rented_part, "g4dn", 1.0),
