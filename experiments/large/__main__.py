@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.large import checkpoint, planning
+from experiments.large import checkpoint, planning, reading
 
 TITLE = "Models larger than a machine"
 INTRO = (
@@ -14,7 +14,11 @@ INTRO = (
     "trained, and what does that cost? What each part does is in docs/experiments/large.md."
 )
 
-PARTS: Mapping[str, Callable[..., Part]] = {"plan": planning.run, "checkpoint": checkpoint.run}
+PARTS: Mapping[str, Callable[..., Part]] = {
+    "plan": planning.run,
+    "checkpoint": checkpoint.run,
+    "reading": reading.run,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
