@@ -2,7 +2,8 @@
 
 At every change of the nodes that are there the fleet is planned anew, by the planner and for these nodes alone, and the
 samples/s that it predicts count from that moment to the next change. Nothing is lost, nothing starts, nothing is
-handed over. No run can reach it; it is what a run is measured against.
+handed over. It is what a run is measured against. The planner prefers what is worth most, not what makes the most
+samples/s, so a run of other clusters may make a little more for a while.
 """
 
 from collections.abc import Sequence
