@@ -4,17 +4,23 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.experts import table
+from experiments.experts import hosting, learning, table
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
 TITLE = "Experts behind a hash table"
 INTRO = (
     "How long does it take to find a key among a thousand nodes, is everything found, what does the sudden death of a "
-    "tenth of the nodes cost, and how do searches grow with the table? docs/experiments.md says what each part does."
+    "tenth of the nodes cost, and how do searches grow with the table? How much delay do many requests in flight hide, "
+    "what does hosting cost, and is as much learned when requests fail? docs/experiments.md says what each part does."
 )
 
-PARTS: Mapping[str, Callable[..., Part]] = {"table": table.run}
+PARTS: Mapping[str, Callable[..., Part]] = {
+    "table": table.run,
+    "delay": hosting.run_delay,
+    "hosting": hosting.run_hosting,
+    "learning": learning.run,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ between named bounds. A host that leaves several requests in a row unanswered is
 
 from __future__ import annotations
 
-LEAST_S = 0.5
+LEAST_S = 1.0
 """A busy machine schedules late, and a batch may have to wait for others."""
 
 FIRST_S = 10.0
@@ -14,7 +14,7 @@ FIRST_S = 10.0
 
 MOST_S = 30.0
 ROW = 3
-"""Requests in a row that a host leaves unanswered before it is left alone."""
+"""Times in a row that a host leaves requests unanswered before it is left alone."""
 
 REST_S = 5.0
 MOST_REST_S = 120.0
@@ -28,6 +28,7 @@ class AnswerTimes:
         self._mean_s: float | None = None
         self._deviation_s = 0.0
         self._row = 0
+        self._noticed_s = float("-inf")
         self._rests = 0
         self._rests_until_s = float("-inf")
 
@@ -54,8 +55,12 @@ class AnswerTimes:
         self._mean_s += _MEAN_SHARE * off_s
         self._deviation_s += _DEVIATION_SHARE * (abs(off_s) - self._deviation_s)
 
-    def failed(self, now_s: float) -> None:
-        """A request was not answered in time."""
+    def failed(self, sent_s: float, now_s: float) -> None:
+        """A request that was sent at `sent_s` was not answered in time. Those that were under way when the last failure
+        was noticed belong to the same silence, and count no further."""
+        if sent_s < self._noticed_s:
+            return
+        self._noticed_s = now_s
         self._row += 1
         if self._row >= ROW and now_s >= self._rests_until_s:
             self._rests_until_s = now_s + min(REST_S * 2.0**self._rests, MOST_REST_S)

@@ -84,9 +84,10 @@ class Calls:
         return self._due[0][0] if self._due else None
 
     def usable(self, now_s: float) -> frozenset[str]:
-        """The hosts that have welcomed this caller, those that are left alone for a while excepted."""
-        times = self._times
-        return frozenset(host for host in self._welcomed if not times[host].rests(now_s))
+        """The hosts that have welcomed this caller, those that are left alone for a while excepted. When that would be
+        all, it is none: then nothing is gained by waiting."""
+        welcomed, times = self._welcomed, self._times
+        return frozenset(host for host in welcomed if not times[host].rests(now_s)) or welcomed
 
     def answer_times(self) -> dict[str, float | None]:
         """The mean time of an answer by host, None before the first."""
@@ -146,7 +147,7 @@ class Calls:
                 del self._waiting[number]
                 continue
             waiting.late = True
-            self._times[waiting.call.host].failed(now_s)
+            self._times[waiting.call.host].failed(waiting.sent_s, now_s)
             heappush(self._due, (waiting.sent_s + 2 * MOST_S, number))
             waiting.future.set_result(Failed("late"))
 

@@ -5,7 +5,8 @@ is not the greatest gives the expert up. An expert that nobody claims any more h
 
     who has a copy of its state         claims it at once, with the next term. Of several the newest copy wins
     who has it in its own checkpoint    claims it after CHECKPOINT_LOOKS looks
-    who has room                        claims it after FRESH_LOOKS looks, and begins it anew
+    who has room                        claims it after FRESH_LOOKS looks, and begins it anew; after OTHERS_LOOKS where
+                                        it was told which experts to want, and this is none of them
 
 So an expert whose host has died goes on from the last state that the host handed to its stand-by.
 """
@@ -21,6 +22,8 @@ from ravnest.experts.grid import Claim, Expert, expert_text
 
 CHECKPOINT_LOOKS = 2
 FRESH_LOOKS = 4
+OTHERS_LOOKS = 30
+"""A host that is started later is left the experts that are meant for it."""
 
 
 class Origin(Enum):
@@ -65,6 +68,7 @@ class Claims:
         self._member = member
         self._most = most_experts
         self._wanted = frozenset(wanted)
+        self._fresh_looks = OTHERS_LOOKS if wanted else FRESH_LOOKS
         self._own: dict[Expert, Claim] = {}
         self._missing: dict[Expert, int] = {}
         self._terms: dict[Expert, int] = {}
@@ -100,7 +104,7 @@ class Claims:
                 done.append(self.take(expert, copy, Origin.COPY))
             elif checkpoint is not None and (looks >= CHECKPOINT_LOOKS or expert in self._wanted):
                 done.append(self.take(expert, checkpoint, Origin.CHECKPOINT))
-            elif looks >= FRESH_LOOKS or expert in self._wanted:
+            elif looks >= self._fresh_looks or expert in self._wanted:
                 done.append(self.take(expert, Kept(0, 0), Origin.FRESH))
         return done
 

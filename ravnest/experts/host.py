@@ -110,7 +110,9 @@ class ExpertHost:
         self._checkpoint_at_s = now_s + config.checkpoint_every_s
         self._copied: dict[Expert, int] = {}
         self._written: dict[Expert, int] = {}
-        self._stopped = False
+        self._stopped = self._leaving = False
+        self._offered: dict[Expert, set[str]] = {}
+        """While it leaves: the experts that nobody has taken yet, and whom each was offered to."""
         self.figures = HostFigures()
         self._began_s = now_s
 
@@ -168,8 +170,11 @@ class ExpertHost:
             self._send(delivery.sender, Welcome())
         elif isinstance(message, Copy) and delivery.sender in self._hosts:
             self._take_copy(delivery.sender, message, delivery.tensors)
-        elif isinstance(message, CopyKept) and message.taken_over and message.expert in self._experts:
-            self._handed_over(message.expert, delivery.sender)
+        elif isinstance(message, CopyKept) and delivery.sender in self._offered.get(message.expert, ()):
+            if message.taken_over:
+                self._handed_over(message.expert, delivery.sender)
+            elif message.take_over:
+                self._offer(message.expert)
 
     def _reply(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
@@ -195,9 +200,10 @@ class ExpertHost:
         if held is None or (kept.term, kept.updates) >= (held[1].term, held[1].updates):
             self._copies[expert] = dict(zip(message.names, tensors, strict=True)), kept
         taken = False
-        if message.take_over and expert not in self._experts and self._claims.room:
+        if message.take_over and not self._leaving and expert not in self._experts and self._claims.room:
             taken = self._host(self._claims.take(expert, kept, Origin.HANDED_OVER))
-        self._send(sender, CopyKept(expert=expert, updates=message.updates, taken_over=taken))
+        kept_it = CopyKept(expert=expert, updates=message.updates, take_over=message.take_over, taken_over=taken)
+        self._send(sender, kept_it)
 
     def _send_copy(self, expert: Expert, to: str, *, take_over: bool) -> bool:
         held = self._experts[expert]
@@ -205,7 +211,20 @@ class ExpertHost:
         message = Copy(expert=expert, term=held.term, updates=held.updates, names=tuple(state), take_over=take_over)
         return self._send(to, message, list(state.values()), Lane.BULK)
 
+    def _offer(self, expert: Expert) -> None:
+        """Hand an expert to the next host that it prefers, of those with room that have not refused it."""
+        refused = self._offered[expert]
+        room = [name for name, host in self._hosts.items() if host.most_experts > host.experts and name not in refused]
+        to = stand_by(expert, room, self._endpoint.name)
+        if to is None:
+            del self._offered[expert]
+            return
+        refused.add(to)
+        if not self._send_copy(expert, to, take_over=True):
+            self._offer(expert)
+
     def _handed_over(self, expert: Expert, to: str) -> None:
+        del self._offered[expert]
         self._drop(expert)
         self._claims.gave(expert)
         self.figures.handed_over += 1
@@ -340,16 +359,13 @@ class ExpertHost:
 
     def _leave(self) -> None:
         """Write and hand over all experts, each to the host with room that it prefers, and withdraw."""
+        self._leaving = True
         self.checkpoint()
         deadline_s = time.monotonic() + LEAVE_S
-        room = {name: host.most_experts - host.experts for name, host in self._hosts.items()}
-        under_way: set[Expert] = set()
-        for expert in list(self._experts):
-            to = stand_by(expert, [name for name, left in room.items() if left > 0], self._endpoint.name)
-            if to is not None and self._send_copy(expert, to, take_over=True):
-                room[to] -= 1
-                under_way.add(expert)
-        while under_way & self._experts.keys() and time.monotonic() < deadline_s:
+        self._offered = {expert: set() for expert in self._experts}
+        for expert in list(self._offered):
+            self._offer(expert)
+        while self._offered and time.monotonic() < deadline_s:
             for delivery in self._endpoint.poll(POLL_S):
                 self._take(delivery, time.monotonic())
         left = list(self._experts)

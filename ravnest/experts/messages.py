@@ -76,10 +76,11 @@ class Copy(Message, frozen=True, kw_only=True, tag="copy"):
 
 
 class CopyKept(Message, frozen=True, kw_only=True, tag="copy_kept"):
-    """The stand-by has the copy. taken_over: it hosts the expert now."""
+    """The stand-by has the copy. take_over: as in the Copy. taken_over: it hosts the expert now."""
 
     expert: Coordinates
     updates: Count
+    take_over: bool = False
     taken_over: bool = False
 
 

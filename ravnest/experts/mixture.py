@@ -8,6 +8,7 @@ and returns that of its input.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from ravnest.experts.grid import Expert
 
 ATTEMPTS = 4
 """Searches for a batch: whoever has too few answers looks for other experts."""
+
+PAUSE_S = 1.0
+"""Before another search when there was nobody else to ask; then all may be asked again."""
 
 GRACE_S = 30.0
 """How much longer than its deadline an answer's future is waited for: the client's thread gives it its result."""
@@ -174,7 +178,12 @@ class _Batch:
                 for expert, host in experts[: layer.k - len(self.experts[row])]:
                     tried[row].add(expert)
                     wanted.setdefault((expert, host), []).append(row)
-            self._ask(samples, wanted)
+            if wanted:
+                self._ask(samples, wanted)
+            elif attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE_S)
+                for row in rows:
+                    tried[row] = set(self.experts[row])
         least = min(map(len, self.experts))
         if least < layer.k_min:
             short = sum(len(one) < layer.k_min for one in self.experts)

@@ -27,15 +27,15 @@ def test_late_answers_make_the_deadline_longer() -> None:
 def test_a_host_that_fails_in_a_row_rests_longer_each_time() -> None:
     times, now_s = AnswerTimes(), 0.0
     for _ in range(ROW - 1):
-        times.failed(now_s)
+        times.failed(now_s, now_s)
     assert not times.rests(now_s)
     times.answered(0.1)
     for _ in range(ROW - 1):
-        times.failed(now_s)
+        times.failed(now_s, now_s)
     assert not times.rests(now_s)
     rests = []
     for _ in range(8):
-        times.failed(now_s)
+        times.failed(now_s, now_s)
         end_s = now_s
         while times.rests(end_s):
             end_s += 1.0
@@ -47,8 +47,12 @@ def test_a_host_that_fails_in_a_row_rests_longer_each_time() -> None:
     assert not times.rests(now_s)
 
 
-def test_many_failures_at_once_are_one_rest() -> None:
+def test_requests_of_one_silence_are_one_failure() -> None:
     times = AnswerTimes()
-    for _ in range(64):
-        times.failed(0.0)
-    assert not times.rests(REST_S)
+    for late in range(64):
+        times.failed(0.0, 10.0 + late)
+    assert not times.rests(80.0)
+    for sent_s in (80.0, 90.0):
+        times.failed(sent_s, sent_s + 1.0)
+    assert times.rests(91.0)
+    assert not times.rests(91.0 + REST_S)

@@ -17,7 +17,7 @@ class Line:
     """A caller and a host, whose words the test says."""
 
     def __init__(self) -> None:
-        network = InProcessNetwork()
+        self.network = network = InProcessNetwork()
         self.mine, self.host = network.endpoint("caller", codec()), network.endpoint("host", codec())
         self.host.connect({"caller": self.mine.address})
         self.calls = Calls(small_grid(), self.mine)
@@ -26,6 +26,16 @@ class Line:
         self.calls.meet(HOSTS, 0.0)
         self.heard()
         self.say(Welcome(), 0.0)
+
+    def mine_and_another(self) -> str:
+        """Another host, which has welcomed the caller."""
+        another = self.network.endpoint("another", codec())
+        another.connect({"caller": self.mine.address})
+        self.calls.meet({**HOSTS, "another": PeerAddress("in-process", 0, 0)}, 0.0)
+        another.send("caller", Lane.PIPELINE, Welcome())
+        for delivery in self.mine.poll(0.0):
+            self.calls.take(delivery, 0.0)
+        return "another"
 
     def heard(self) -> list[Message]:
         return [one.message for one in self.host.poll(0.0)]
@@ -88,12 +98,16 @@ def test_a_call_is_late_at_its_deadline_and_a_late_answer_is_measured(line: Line
     assert future.result() == Failed("late")
 
 
-def test_a_host_that_leaves_calls_unanswered_is_left_alone_for_a_while(line: Line) -> None:
-    for _ in range(ROW):
-        line.ask(now_s=0.0)
-    line.calls.fail_late(FIRST_S)
-    assert line.calls.usable(FIRST_S + REST_S / 2) == frozenset()
-    assert line.calls.usable(FIRST_S + REST_S) == {"host"}
+def test_a_host_that_leaves_calls_unanswered_is_left_alone_while_there_are_others(line: Line) -> None:
+    other = line.mine_and_another()
+    for number in range(ROW):
+        line.ask(now_s=20.0 * number)
+        line.calls.fail_late(20.0 * number + FIRST_S)
+    noticed_s = 20.0 * (ROW - 1) + FIRST_S
+    assert line.calls.usable(noticed_s + REST_S / 2) == {other}
+    assert line.calls.usable(noticed_s + REST_S) == {"host", other}
+    line.calls.meet(HOSTS, noticed_s)
+    assert line.calls.usable(noticed_s + REST_S / 2) == {"host"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from collections.abc import Mapping
 from ravnest.experts.claims import (
     CHECKPOINT_LOOKS,
     FRESH_LOOKS,
+    OTHERS_LOOKS,
     Claims,
     GiveUp,
     Kept,
@@ -28,12 +29,13 @@ def look(
 
 
 def test_wanted_experts_are_claimed_at_once_and_others_when_nobody_came() -> None:
-    host = Claims(A, 3, wanted=[(1, 1)])
-    assert look(host) == [Take((1, 1), Claim(1, 0, A), Origin.FRESH)]
-    later = [look(host, dict(host.own)) for _ in range(FRESH_LOOKS - 1)]
-    assert later[:-1] == [[]] * (FRESH_LOOKS - 2)
-    assert {one.origin for one in later[-1] if isinstance(one, Take)} == {Origin.FRESH}
-    assert (len(host.own), host.room) == (3, 0)
+    told, free = Claims(A, 3, wanted=[(1, 1)]), Claims(B, 3)
+    assert look(told) == [Take((1, 1), Claim(1, 0, A), Origin.FRESH)]
+    for host, looks in ((told, OTHERS_LOOKS - 1), (free, FRESH_LOOKS)):
+        later = [look(host, dict(host.own)) for _ in range(looks)]
+        assert later[:-1] == [[]] * (looks - 1)
+        assert {one.origin for one in later[-1] if isinstance(one, Take)} == {Origin.FRESH}
+        assert (len(host.own), host.room) == (3, 0)
 
 
 def test_what_others_host_is_left_to_them() -> None:

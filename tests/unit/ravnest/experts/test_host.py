@@ -1,10 +1,11 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from ravnest.experts.announcements import caller_entry
-from ravnest.experts.claims import FRESH_LOOKS, Kept
+from ravnest.experts.claims import OTHERS_LOOKS, Kept
 from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import Expert, Listens, member_name
 from ravnest.experts.host import ExpertHost
@@ -17,11 +18,24 @@ LEFT: list[Expert] = [(0, 0), (0, 1)]
 RIGHT: list[Expert] = [(1, 0), (1, 1)]
 
 
+class Network(InProcessNetwork):
+    """Calls `on_poll` whenever somebody polls, so that others can answer who waits."""
+
+    on_poll: Callable[[], None] | None = None
+
+    def deliver_due(self) -> None:
+        called, self.on_poll = self.on_poll, None
+        if called is not None:
+            called()
+            self.on_poll = called
+        super().deliver_due()
+
+
 class Town:
     """Hosts and one caller that share a table and a network without sockets."""
 
     def __init__(self) -> None:
-        self.contents, self.network = TableContents(), InProcessNetwork()
+        self.contents, self.network = TableContents(), Network()
         table = TableOfTest(self.contents)
         self.caller = self.network.endpoint(member_name("caller", table.identity.public_key), codec())
         own = Listens(self.caller.name, "127.0.0.1", 1, 1)
@@ -114,7 +128,7 @@ def test_what_one_look_misses_is_not_taken_over() -> None:
     left, right = town.host(LEFT), town.host(RIGHT)
     steps(left, right)
     town.contents.hidden = {CONFIG.places.prefix_key(()), CONFIG.places.prefix_key((0,))}
-    steps(right, times=FRESH_LOOKS + 3)
+    steps(right, times=OTHERS_LOOKS + 3)
     assert set(right.experts) == set(RIGHT)
 
 
@@ -134,23 +148,26 @@ def test_who_leaves_hands_its_experts_over_with_what_they_have_learned(tmp_path:
     left, right = town.host(LEFT, folder=tmp_path), town.host(RIGHT)
     steps(left, right)
     town.says(left, *backward((0, 0)))
+    learned = left.experts[0, 0].state()
+    town.network.on_poll = lambda: steps(right, times=1)
+    left.serve(seconds=0.0)
+    assert (dict(left.experts), left.figures.handed_over) == ({}, 2)
+    assert set(right.experts) == {*LEFT, *RIGHT}
+    assert right.figures.began["handed over"] == 2
+    assert all(torch.equal(one, learned[name]) for name, one in right.experts[0, 0].state().items())
+    assert ExpertFiles(tmp_path, CONFIG.places).stored()[0, 0] == Kept(1, 1)
     steps(right)
-    copy = left.experts[0, 0]
-    state = copy.state()
-    names = tuple(state)
-    left_line = town.network.find(left.name)
-    assert left_line is not None
-    left_line.send(
-        right.name,
-        Lane.BULK,
-        Copy(expert=(0, 0), term=1, updates=1, names=names, take_over=True),
-        list(state.values()),
-    )
-    steps(right, times=1)
+    assert set(right.experts) == {*LEFT, *RIGHT}
+
+
+def test_who_leaves_offers_an_expert_to_the_next_host_and_says_what_nobody_takes() -> None:
+    town = Town()
+    left, right = town.host(LEFT), town.host(RIGHT, most=3)
     steps(left, right)
-    assert ((0, 0) in left.experts, (0, 0) in right.experts) == (False, True)
-    assert right.figures.began["handed over"] == left.figures.handed_over == 1
-    assert right.experts[0, 0].updates == 1
+    town.network.on_poll = lambda: steps(right, times=1)
+    left.serve(seconds=0.0)
+    assert (len(left.experts), len(right.experts)) == (1, 3)
+    assert any("1 experts were handed to nobody" in line for line in town.lines)
 
 
 def test_nobody_is_handed_more_than_it_takes_and_strangers_hand_nothing() -> None:
@@ -165,7 +182,7 @@ def test_nobody_is_handed_more_than_it_takes_and_strangers_hand_nothing() -> Non
     line.send(right.name, Lane.BULK, message, list(state.values()))
     steps(right, times=1)
     kept = [one.message for one in line.poll(0.0) if isinstance(one.message, CopyKept)]
-    assert CopyKept(expert=(0, 0), updates=1, taken_over=False) in kept
+    assert CopyKept(expert=(0, 0), updates=1, take_over=True, taken_over=False) in kept
     assert not any(one.taken_over for one in kept)
 
 
@@ -179,7 +196,7 @@ def test_a_copy_that_cannot_be_used_is_reported_and_the_expert_begins_anew() -> 
     line.send(right.name, Lane.BULK, broken, [torch.zeros(2)])
     steps(right, times=1)
     town.dies(left)
-    steps(right, times=FRESH_LOOKS + 4)
+    steps(right, times=OTHERS_LOOKS + 4)
     assert right.figures.began["fresh"] >= 3
     assert any("0.0: the copy cannot be used" in line for line in town.lines)
 

@@ -1,0 +1,166 @@
+"""Hosts and a caller for measurements: hosts as processes of this machine, and an endpoint that delays and loses.
+
+In: a grid, and delays. Out: samples per second of requests that are always `in_flight` under way.
+"""
+
+import contextlib
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.harness.report import ROOT
+from ravnest.dht import new_identity
+from ravnest.experts.calls import Answered, Call, Failed
+from ravnest.experts.client import ExpertsClient
+from ravnest.experts.config import ExpertsConfig, load_experts
+from ravnest.experts.grid import Expert, member_name
+from ravnest.experts.messages import codec
+from ravnest.experts.open_host import shared_token
+from ravnest.experts.table_thread import TableThread
+from ring_allreduce.transport import Delivery, Lane, Message, ZmqEndpoint
+
+START_S = 180.0
+ANSWER_S = 120.0
+WARM_S = 5.0
+
+
+class FeedForward(nn.Module):
+    """A residual feed-forward block, as published: a hidden layer of four times the width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.layers(x)
+        return result
+
+
+def feed_forward(width: int) -> nn.Module:
+    """The factory of the experiments' experts."""
+    return FeedForward(width)
+
+
+class DelayedEndpoint(ZmqEndpoint):
+    """Sends each message later, by a time that is exponentially distributed. Belongs to one thread, as any endpoint."""
+
+    def __init__(self, name: str, token: bytes, mean_s: float) -> None:
+        super().__init__(name, codec=codec(), token=token)
+        self.mean_s = mean_s
+        self._draw = random.Random(0)
+        self._held: list[tuple[float, int, str, Lane, Message, Sequence[Tensor]]] = []
+        self._number = 0
+
+    def send(self, peer: str, lane: Lane, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+        if not self.mean_s:
+            return super().send(peer, lane, message, tensors)
+        self._number += 1
+        due_s = time.monotonic() + self._draw.expovariate(1 / self.mean_s)
+        heappush(self._held, (due_s, self._number, peer, lane, message, tensors))
+        return None
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        while self._held and self._held[0][0] <= time.monotonic():
+            _, _, peer, lane, message, tensors = heappop(self._held)
+            super().send(peer, lane, message, tensors)
+        if self._held:
+            timeout_s = max(0.0, min(timeout_s, self._held[0][0] - time.monotonic()))
+        return super().poll(timeout_s)
+
+
+@contextlib.contextmanager
+def hosted(
+    config: Mapping[str, Any], claims: Sequence[str]
+) -> Iterator[tuple[ExpertsConfig, ExpertsClient, DelayedEndpoint]]:
+    """One host for each of `claims` (a pattern), each a process with one thread, and a caller in this process."""
+    lines: list[str] = [f"{key}: {value}" for key, value in config.items()]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        path = Path(folder) / "experts.yaml"
+        path.write_text("\n".join(lines) + "\n")
+        made = load_experts(path)
+        table = TableThread(["127.0.0.1:0"], [], identity := new_identity())
+        stack.callback(table.close)
+        for number, pattern in enumerate(claims):
+            words = ["experts", "serve", str(path), "--peer", table.addresses[0], "--name", f"host{number}"]
+            command = [sys.executable, "-m", "ravnest", *words, "--experts", pattern, "--threads", "1"]
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+            stack.callback(process.wait, 30)
+            stack.callback(process.kill)
+        token = shared_token(None, "127.0.0.1", made.name)
+        endpoint = DelayedEndpoint(member_name("caller", identity.public_key), token, 0.0)
+        client = ExpertsClient(made, table, endpoint)
+        stack.callback(client.close)
+        client.wait_for_experts(len(made.places), START_S)
+        yield made, client, endpoint
+
+
+def throughput(
+    client: ExpertsClient, path: Sequence[Expert], samples: Tensor, *, in_flight: int, seconds: float
+) -> tuple[float, float]:
+    """Samples per second that pass forward and backward through the experts of `path`, and the share of requests that
+    failed. A batch whose request fails begins anew. Each answer counts as its part of a pass; the first `WARM_S` do
+    not."""
+    hosts = dict(_host_of(client, one) for one in path)
+    ended: queue.SimpleQueue[tuple[int, Call, Answered | Failed]] = queue.SimpleQueue()
+    passes: list[list[tuple[Call, Answered]]] = [[] for _ in range(in_flight)]
+
+    under_way: dict[int, Future[Answered | Failed]] = {}
+
+    def begin(number: int, call: Call) -> None:
+        (future,) = client.call([call])
+        under_way[number] = future
+        future.add_done_callback(lambda done: _ended(done, number, call))
+
+    def _ended(done: "Future[Answered | Failed]", number: int, call: Call) -> None:
+        ended.put((number, call, done.result()))
+
+    first = Call(path[0], hosts[path[0]], (samples,))
+    for number in range(in_flight):
+        begin(number, first)
+    begun_s = time.monotonic()
+    counted_s, failed, requests = begun_s + WARM_S, 0, 0
+    while time.monotonic() < counted_s + seconds:
+        number, call, result = ended.get(timeout=ANSWER_S)
+        counts = time.monotonic() >= counted_s
+        requests += counts
+        if isinstance(result, Failed):
+            failed += counts
+            passes[number] = []
+            begin(number, first)
+            continue
+        way = passes[number]
+        if call.updates is None:
+            way.append((call, result))
+            if len(way) < len(path):
+                begin(number, Call(path[len(way)], hosts[path[len(way)]], (result.tensor,)))
+                continue
+            gradient = torch.ones_like(result.tensor)
+        else:
+            gradient = result.tensor
+        if not way:
+            begin(number, first)
+            continue
+        forward, answer = way.pop()
+        begin(number, Call(forward.expert, forward.host, (forward.tensors[0], gradient), True, answer.updates))
+    while not all(future.done() for future in under_way.values()):
+        time.sleep(0.05)  # each has a deadline; what is still asked would slow the next measurement
+    return (requests - failed) * len(samples) / (2 * len(path) * seconds), failed / max(1, requests)
+
+
+def _host_of(client: ExpertsClient, expert: Expert) -> tuple[Expert, str]:
+    scores = [[float(one == own) for one in range(side)] for own, side in zip(expert, client.config.grid, strict=True)]
+    (found,) = client.find([scores], best=1, width=1)
+    return found[0]

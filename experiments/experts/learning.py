@@ -1,0 +1,269 @@
+"""Part `learning`: accuracy with 64 and 256 experts when answers are late and a tenth of the requests fail.
+
+The program's own layer, gate, beam search and experts compute; time is virtual. A batch begins with the trunk's weights
+of its moment; its forward reaches the experts after a delay, and its backward after another one, both exponentially
+distributed. Between the two, other batches update the same experts and the trunk: that is the staleness.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from experiments.harness.report import Claim, Part, Table, median, spread
+from ravnest.errors import ExpertsUnavailable
+from ravnest.experts.beam_search import BeamSearch
+from ravnest.experts.calls import Answered, Call, Failed
+from ravnest.experts.config import experts_from
+from ravnest.experts.expert import HostedExpert
+from ravnest.experts.grid import Expert
+from ravnest.experts.mixture import RemoteMixtureOfExperts
+from ravnest.training.optimizer import uncompiled
+
+WIDTH, BATCH, UPDATES, IN_FLIGHT = 32, 64, 400, 8
+COMPUTE_S = 0.02
+"""What a batch takes besides the delays."""
+
+SETTINGS = ((0.0, 0.0), (0.1, 0.1), (1.0, 0.1))
+"""Mean delay in seconds, and the share of requests that fail."""
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.layers(x)
+        return result
+
+
+def block(width: int) -> nn.Module:
+    """The factory of this part's experts."""
+    return Block(width)
+
+
+class Here:
+    """All experts, in this process. A part of the requests fails, by a generator of its own."""
+
+    def __init__(self, side: int, fails: float, seed: int) -> None:
+        self.config = experts_from(
+            name="learning",
+            grid=[side, side],
+            expert={"factory": "experiments.experts.learning:block", "args": {"width": WIDTH}},
+            input_shape=[WIDTH],
+            optimizer={"name": "adam", "lr": 5e-3, "clip_norm": 1.0},
+            seed=seed,
+        )
+        self.fails, self._draw = fails, random.Random(seed)
+        torch.manual_seed(seed)
+        self.experts = {one: HostedExpert(block(WIDTH), self.config) for one in self.config.places.experts()}
+
+    def __deepcopy__(self, memo: object) -> "Here":
+        return self
+
+    def find(
+        self,
+        scores: Sequence[Sequence[Sequence[float]]],
+        *,
+        best: int,
+        width: int,
+        without: Sequence[Collection[Expert]] | None = None,
+    ) -> list[list[tuple[Expert, str]]]:
+        search = BeamSearch(
+            scores, width=width, best=best, without=None if without is None else [frozenset(one) for one in without]
+        )
+        while search.wanted:
+            search.arrived({prefix: range(self.config.grid[len(prefix)]) for prefix in search.wanted})
+        return [[(expert, "here") for expert in found] for found in search.found()]
+
+    def call(self, calls: Sequence[Call]) -> list["Future[Answered | Failed]"]:
+        futures: list[Future[Answered | Failed]] = []
+        for call in calls:
+            future: Future[Answered | Failed] = Future()
+            futures.append(future)
+            future.set_result(Failed("lost") if self._draw.random() < self.fails else self._answered(call))
+        return futures
+
+    def _answered(self, call: Call) -> Answered:
+        expert = self.experts[call.expert]
+        if call.updates is None:
+            return Answered(expert.forward(call.tensors[0], training=call.training).clone(), expert.updates, 0, 0.0)
+        staleness = expert.updates - call.updates
+        return Answered(expert.backward(call.tensors[0], call.tensors[1], 1), expert.updates, staleness, 0.0)
+
+
+class Network(nn.Module):
+    def __init__(self, client: Here) -> None:
+        super().__init__()
+        self.below, self.above = nn.Linear(64, WIDTH), nn.Linear(WIDTH, 10)
+        self.mixture = RemoteMixtureOfExperts(client, k=4)  # type: ignore[arg-type]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        result: Tensor = self.above(self.mixture(torch.relu(self.below(pixels))))
+        return result
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """scikit-learn's digits: pixels and labels of four fifths to train on, and of the rest."""
+    bunch = load_digits()
+    pixels, labels = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    train, held_out = order.tensor_split([len(order) * 4 // 5])
+    return pixels[train], labels[train], pixels[held_out], labels[held_out]
+
+
+@dataclass
+class Learned:
+    accuracy: float
+    staleness: float
+    most_staleness: int
+    trunk_staleness: float
+    failed: float
+    lost_batches: int
+
+
+def learn(side: int, delay_s: float, fails: float, seed: int, updates: int) -> Learned:
+    """Train one network of `side`² experts under the virtual clock."""
+    torch.manual_seed(seed)
+    client = Here(side, fails, seed)
+    torch.manual_seed(seed)
+    network = Network(client)
+    optimizer = uncompiled(torch.optim.Adam)(network.parameters(), lr=5e-3)  # type: ignore[call-arg]
+    train_x, train_y, held_out_x, held_out_y = digits()
+    draw, clock = torch.Generator().manual_seed(seed), random.Random(seed + 1)
+    events: list[tuple[float, int, Callable[[float], None]]] = []
+    trunk_staleness: list[int] = []
+    lost, number = 0, 0
+
+    def after(now_s: float, mean_s: float, action: Callable[[float], None]) -> None:
+        nonlocal number
+        number += 1
+        late_s = clock.expovariate(1 / mean_s) if mean_s else 0.0
+        heappush(events, (now_s + COMPUTE_S / 2 + late_s, number, action))
+
+    def begin(now_s: float) -> None:
+        replica, begun = copy.deepcopy(network), len(trunk_staleness)
+        chosen = torch.randint(len(train_y), (BATCH,), generator=draw)
+
+        def forward(reached_s: float) -> None:
+            nonlocal lost
+            try:
+                logits = replica(train_x[chosen])
+            except ExpertsUnavailable:
+                lost += 1
+                begin(reached_s)
+                return
+            assert replica.mixture.balance is not None
+            loss = cross_entropy(logits, train_y[chosen]) + 0.02 * replica.mixture.balance
+            after(reached_s, delay_s, lambda ended_s: backward(loss, ended_s))
+
+        def backward(loss: Tensor, ended_s: float) -> None:
+            nonlocal lost
+            try:
+                gradients = torch.autograd.grad(loss, list(replica.parameters()))
+            except ExpertsUnavailable:
+                lost += 1
+                begin(ended_s)
+                return
+            for own, one in zip(network.parameters(), gradients, strict=True):
+                own.grad = one
+            optimizer.step()
+            trunk_staleness.append(len(trunk_staleness) - begun)
+            begin(ended_s)
+
+        after(now_s, delay_s, forward)
+
+    for place in range(IN_FLIGHT):
+        begin(place * COMPUTE_S / IN_FLIGHT)
+    while len(trunk_staleness) < updates:
+        now_s, _, action = heappop(events)
+        action(now_s)
+    figures = network.mixture.figures
+    client.fails = 0.0
+    network.eval()
+    with torch.no_grad():
+        right = (network(held_out_x).argmax(1) == held_out_y).float().mean().item()
+    stale = figures.staleness
+    count = max(1, sum(stale.values()))
+    return Learned(
+        right,
+        sum(age * times for age, times in stale.items()) / count,
+        max(stale, default=0),
+        sum(trunk_staleness) / len(trunk_staleness),
+        sum(figures.dropped.values()) / (figures.forwards + figures.backwards),
+        lost,
+    )
+
+
+def run(*, quick: bool = False) -> Part:
+    """Both sizes and all settings, with five seeds."""
+    seeds, updates = (1, 40) if quick else (5, UPDATES)
+    claims, rows = [], []
+    for side in (8, 16):
+        found = {setting: [learn(side, *setting, seed, updates) for seed in range(seeds)] for setting in SETTINGS}
+        without = median([one.accuracy for one in found[SETTINGS[0]]])
+        for (delay_s, fails), learned in found.items():
+            accuracy = [100 * one.accuracy for one in learned]
+            rows.append(
+                [
+                    side * side,
+                    1e3 * delay_s,
+                    f"{fails:.0%}",
+                    f"{median(accuracy):.1f} ({spread(accuracy, '.1f')})",
+                    median([one.staleness for one in learned]),
+                    max(one.most_staleness for one in learned),
+                    median([one.trunk_staleness for one in learned]),
+                    f"{median([one.failed for one in learned]):.1%}",
+                    sum(one.lost_batches for one in learned),
+                ]
+            )
+            if fails:
+                points = median(accuracy) - 100 * without
+                claims.append(
+                    Claim(
+                        f"{side * side} experts, {1e3 * delay_s:g} ms",
+                        f"accuracy with {fails:.0%} of the requests failing and a mean delay of {1e3 * delay_s:g} ms "
+                        "each way, against none of both",
+                        "at most 1 point less",
+                        f"{points:+.1f} points",
+                        None if quick else points >= -1.0,
+                    )
+                )
+    return Part(
+        "learning",
+        "Learning with failures and delays",
+        claims,
+        tables=[
+            Table(
+                "Held-out accuracy on scikit-learn's digits, median and spread of the seeds",
+                [
+                    "experts",
+                    "delay ms",
+                    "failing",
+                    "accuracy %",
+                    "staleness of experts",
+                    "most",
+                    "of the trunk",
+                    "failed",
+                    "lost batches",
+                ],
+                rows,
+            )
+        ],
+        notes=[
+            f"{updates} updates of {BATCH} samples, {IN_FLIGHT} batches in flight, 4 experts for each sample, "
+            f"{seeds} seeds. Time is virtual: a batch takes {COMPUTE_S * 1e3:g} ms and two exponential delays. All of "
+            "a batch's requests have the same delay. Failing requests are drawn one by one, forward and backward. "
+            "With no delay, batches in flight still make gradients stale."
+        ],
+    )
