@@ -7,12 +7,12 @@ from pathlib import Path
 from experiments.harness.command import parser_for, run_parts
 from experiments.plan_quality import neighbours, parts, public_worlds, rehearsed
 
-PARTS = ["brute_force", "baselines", "scaling", "worlds", "rehearsed", "neighbours"]
+PARTS = ["brute_force", "baselines", "scaling", "worlds_1.3B", "worlds_7B", "rehearsed", "neighbours"]
 
 INTRO = (
     "How good are the planner's plans, and how long does it take? `brute_force`, `baselines`, `scaling` and "
-    "`worlds` judge "
-    "by the planner's own prediction and objective; how true these are, `rehearsed` and `neighbours` tell."
+    "`worlds_…` judge by the planner's own prediction and objective; how true these are, `rehearsed` and `neighbours` "
+    "tell."
 )
 
 
@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
-        "worlds": partial(public_worlds.measure, quick=asked.quick),
+        "worlds_1.3B": partial(public_worlds.measure, "1.3B", quick=asked.quick),
+        "worlds_7B": partial(public_worlds.measure, "7B", quick=asked.quick),
         "rehearsed": partial(rehearsed.measure, quick=asked.quick),
         "neighbours": partial(neighbours.measure, quick=asked.quick),
     }

@@ -6,6 +6,7 @@ from the plan (cluster_planner/search/whole_plans.py) and so shows what the sear
 """
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +23,8 @@ from ravnest import simulate
 
 AVERAGE_EVERY = (488, 4096)
 CLIMBED_TRIES = 3000
-"""Changes that hill climbing tries from the plan: about three times as many as the planner's own search."""
-ROUNDS = 12
+"""Changes that hill climbing tries from the plan: ten times as many as the planner's own search."""
+ROUNDS = 6
 """Rounds of averaging that a simulation lasts, so that it holds the steady state."""
 LEAST_SHARE, LEAST_GAIN, WITHIN = 0.99, 1.05, 0.10
 
@@ -66,50 +67,70 @@ def climbed(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], least: 
     return WholePlans(fleet, spans, worths, fleet.names, least).improved(clusters, tries, 1)[1]
 
 
+def _case(
+    world: str, fleet: Fleet, costs: ModelCosts, average_every: int, tries: int
+) -> list[str | int | float | None]:
+    """Return the row of one world."""
+    work = work_of(average_every)
+    spans = SpanCosts(costs, work)
+    at_s = time.process_time()
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    spent_s = time.process_time() - at_s
+    return [
+        world,
+        average_every,
+        "+".join(str(len(cluster.stages)) for cluster in plan.clusters),
+        len(plan.spares),
+        spent_s,
+        plan.predicted.objective,
+        genetic(Site(fleet, costs, work), evaluations=None, seconds=spent_s)[0],
+        by_hand(fleet, spans),
+        climbed(fleet, spans, plan.clusters, 1, tries),
+        plan.predicted.samples_per_s,
+        simulated(plan),
+    ]
+
+
 def simulated(plan: Plan) -> float:
     """Return samples/s of a simulation of ROUNDS rounds or more."""
     samples = ROUNDS * round(plan.workload.round_samples(len(plan.clusters)))
     return simulate(plan, samples=samples).samples_per_s
 
 
-def measure(*, quick: bool) -> Part:
-    """Every world, model and `average_every`; with `quick` two worlds and one model."""
+def measure(model: str, *, quick: bool) -> Part:
+    """Every world and `average_every` with one of the models; with `quick` two worlds."""
+    costs = models()[model]
     rows: list[list[str | int | float | None]] = []
     shares: list[float] = []
+    gains: list[float] = []
     agree: list[float] = []
     began_s = time.process_time()
     for world, fleet in published_worlds().items():
-        for model, costs in models().items():
-            if quick and (world not in ("universities", "worldwide") or model != "1.3B"):
-                continue
-            for average_every in AVERAGE_EVERY:
-                work = work_of(average_every)
-                spans = SpanCosts(costs, work)
-                at_s = time.process_time()
-                plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
-                spent_s = time.process_time() - at_s
-                mine = plan.predicted.objective
-                others = {
-                    "genetic": genetic(Site(fleet, costs, work), evaluations=None, seconds=spent_s)[0],
-                    "by hand": by_hand(fleet, spans),
-                    "climbed": climbed(fleet, spans, plan.clusters, 1, 200 if quick else CLIMBED_TRIES),
-                }
-                shares.append(mine / max(others.values()))
-                seen = simulated(plan)
-                agree.append(plan.predicted.samples_per_s / seen)
-                shape = "+".join(str(len(cluster.stages)) for cluster in plan.clusters)
-                rows.append([world, model, average_every, shape, len(plan.spares), spent_s, mine, *others.values()])
-                rows[-1] += [shares[-1], plan.predicted.samples_per_s, seen]
-    geometric = math.exp(sum(map(math.log, shares)) / len(shares))
+        if quick and world not in ("universities", "worldwide"):
+            continue
+        for average_every in AVERAGE_EVERY:
+            rows.append(_case(world, fleet, costs, average_every, 200 if quick else CLIMBED_TRIES))
+            print(f"worlds_{model}:", *rows[-1], file=sys.stderr, flush=True)
+            _, mine, evolved, by_region, climbed_worth, predicted, seen = (float(cell or 0) for cell in rows[-1][4:])
+            shares.append(mine / max(evolved, by_region, climbed_worth))
+            gains += [mine / max(evolved, by_region)] if max(evolved, by_region) > 0 else []
+            agree.append(predicted / seen)
+    geometric = math.exp(sum(map(math.log, gains)) / len(gains))
     worst, farthest = min(shares), max(agree, key=lambda one: abs(math.log(one)))
-    columns = ["world", "model", "average_every", "stages", "spares", "seconds", "planner", "genetic", "by hand"]
-    columns += ["climbed", "of the best other", "samples/s, predicted", "samples/s, simulated"]
+    columns = ["world", "average_every", "stages", "spares", "seconds", "planner", "genetic", "by hand", "climbed"]
+    columns += ["samples/s, predicted", "samples/s, simulated"]
     return Part(
-        name="worlds",
-        title="DT-FM's worlds: the planner against other ways",
+        name=f"worlds_{model}",
+        title=f"DT-FM's worlds, {model} parameters: the planner against other ways",
         claims=[
             Claim("worlds", "worth over the best other's, at worst", f"≥ {LEAST_SHARE}", f"{worst:.3f}", worst >= 0.99),
-            Claim("mean", "the same, geometric mean", f"≥ {LEAST_GAIN}", f"{geometric:.3f}", geometric >= LEAST_GAIN),
+            Claim(
+                "mean",
+                "worth over that of the genetic algorithm or by hand, whichever is more; geometric mean",
+                f"≥ {LEAST_GAIN}",
+                f"{geometric:.3f}",
+                geometric >= LEAST_GAIN,
+            ),
             Claim(
                 "simulated",
                 "samples/s, predicted over simulated, farthest from 1",
@@ -121,9 +142,10 @@ def measure(*, quick: bool) -> Part:
         tables=[Table("Worth", columns, rows)],
         panels=[],
         notes=[
-            "64 equal GPUs of 25 TFLOP/s and 32 GB. Hill climbing begins at the planner's own plan and tries "
-            f"{CLIMBED_TRIES:,} changes, so it is never worth less; the genetic algorithm has the planner's processor "
-            "time. By hand: one stage in each region, where the model fits so.",
+            "Equal GPUs of 25 TFLOP/s and 32 GB: 64, but 8 in the world `line`. Hill climbing begins at the planner's own "
+            f"plan and tries {CLIMBED_TRIES:,} changes, so it is never worth less, and no gain over it is claimed; the "
+            "genetic algorithm has the planner's processor time. By hand: one stage in each region, where the model "
+            "fits so (0 where it does not).",
             f"Processor time of this part: {time.process_time() - began_s:.0f} s.",
         ],
     )
