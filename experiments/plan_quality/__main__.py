@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from experiments.harness.command import parser_for, run_parts
-from experiments.plan_quality import neighbours, parts, public_worlds, rehearsed
+from experiments.plan_quality import neighbours, parts, public_worlds, ranking, rehearsed
 
-PARTS = ["brute_force", "baselines", "scaling", "worlds_1.3B", "worlds_7B", "rehearsed", "neighbours"]
+PARTS = ["brute_force", "baselines", "scaling", "worlds_1.3B", "worlds_7B", "ranking", "rehearsed", "neighbours"]
 
 INTRO = (
     "How good are the planner's plans, and how long does it take? `brute_force`, `baselines`, `scaling` and "
@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
         "worlds_1.3B": partial(public_worlds.measure, "1.3B", quick=asked.quick),
         "worlds_7B": partial(public_worlds.measure, "7B", quick=asked.quick),
+        "ranking": partial(ranking.measure, quick=asked.quick),
         "rehearsed": partial(rehearsed.measure, quick=asked.quick),
         "neighbours": partial(neighbours.measure, quick=asked.quick),
     }
