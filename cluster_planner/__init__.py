@@ -76,6 +76,7 @@ from cluster_planner.planner import (
     has_constraints,
     improve_plan,
     make_plan,
+    with_advice_planned,
     without_constraints,
 )
 from cluster_planner.predict.objective import averaging_factor, averaging_per_s
@@ -144,6 +145,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "has_constraints",
     "improve_plan",
     "make_plan",
+    "with_advice_planned",
     "without_constraints",
     # One cluster made anew while the others go on.
     "cluster_at",

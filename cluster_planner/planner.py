@@ -11,7 +11,7 @@ as another stands. What is not tried is said. Hours and caps belong to the nodes
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cluster_planner.advice.feasibility import (
@@ -26,6 +26,7 @@ from cluster_planner.advice.single_changes import advise
 from cluster_planner.advice.spares import left_out, too_small
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.inputs.constraints import LAST, UNCONSTRAINED, Constraints, Pin
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
@@ -33,9 +34,11 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Plan, validate
 from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.upper_bound import best_possible
+from cluster_planner.rings import OWN_ORDER
 from cluster_planner.search.candidates import Assembler, Candidate
-from cluster_planner.search.cluster_search import Search, Step
+from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search, Step
 from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
 from cluster_planner.search.whole_plans import WholePlans
 
@@ -48,6 +51,12 @@ ALL = "without any of the constraints"
 TRIES_AT_ONCE = 50
 LAST_TRIES = 60
 """A search that goes on ends after so many changes for each node that gained nothing."""
+
+ADVICE_TRIES = 200
+"""The number of changes that are tried to see what a larger fleet makes of the change that is advised."""
+
+SPARE_TRIES = 100
+"""At most so many plans are compared to see whether a spare makes the plan worth more."""
 
 
 def make_plan(
@@ -82,13 +91,15 @@ def make_plan(
     require_possible(fleet, spans, names, least)
 
     tell = progress if progress is not None else _unheard
-    best = Search(SearchProblem(fleet, costs, workload, able, least, seed), spans, memory_fit, tell).best()
+    problem = SearchProblem(fleet, costs, workload, able, least, seed)
+    best = Search(problem, spans, memory_fit, tell).best()
     if best is None and fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
         raise NoFeasiblePlan(no_common_hours(), key="nodes")
     if best is None and (fleet.rules.are_any or fleet.rules.min_clusters > 1):
         raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, names, least))
+    best, useless = _with_spares(best, problem, spans, tell)
     plan = Plan(
         clusters=best.clusters,
         rings=best.rings,
@@ -101,7 +112,56 @@ def make_plan(
         job_file=job_file,
         seed=seed,
     )
-    return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s))
+    return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
+
+
+def _with_spares(
+    best: Candidate, problem: SearchProblem, spans: SpanCosts, tell: Callable[[Step], None]
+) -> tuple[Candidate, frozenset[str]]:
+    """Return the plan with those of its spares that make it worth more, and the spares that were tried and do not."""
+    if len(problem.able) <= EXHAUSTIVE_NODES or len(best.clusters) > OWN_ORDER:
+        return best, frozenset()
+    fleet, least = problem.fleet, problem.least
+    names = [fleet.names[i] for i in problem.able]
+    fine = SpanCosts(problem.costs, problem.work, CUT_POSITIONS)
+    climber = WholePlans(fleet, spans, PlanWorths(fleet, spans), names, least, few=fine)
+    clusters, useless = climber.with_spares(best.clusters, SPARE_TRIES)
+    if clusters != best.clusters:
+        before, best = best.objective, Assembler(fleet, spans, fine, least).of_clusters(clusters)
+        count = format_count(len(clusters), "cluster")
+        tell(Step("spares", f"{count}, with spares taken in", best.objective, best.objective - before))
+    return best, useless
+
+
+def with_advice_planned(
+    plan: Plan, *, min_stages: int = 1, trained_samples: float = math.inf, trained_s: float = math.inf
+) -> Plan:
+    """Return the plan, its advice followed by what planning anew with the change brings.
+
+    A fleet of up to MOST_NODES_TO_PLAN_ANEW nodes is planned from nothing, a larger one climbs from the plan as it is.
+    The arguments are those of `make_plan`.
+    """
+    spans, least = SpanCosts(plan.costs, plan.workload), 1 if len(plan.fleet.nodes) == 1 else min_stages
+    forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)
+    most_round = most_of_a_round(trained_samples, trained_s, forecast.prediction.samples_per_s)
+    advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
+    if advice.change is None or advice.change.changed is None or advice.line != plan.predicted.advice:
+        return plan
+    fleet, work = advice.change.changed
+    if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
+        given = {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed, "min_stages": min_stages}
+        found = make_plan(fleet, plan.costs, work, **given).predicted  # type: ignore[arg-type]
+        rate, worth = found.samples_per_s, found.objective
+    else:
+        under, fine = SpanCosts(plan.costs, work), SpanCosts(plan.costs, work, CUT_POSITIONS)
+        climber = WholePlans(fleet, under, PlanWorths(fleet, under), fleet.names, least, few=fine)
+        clusters, worth = climber.improved(plan.clusters, ADVICE_TRIES, plan.seed)
+        rate = Assembler(fleet, under, fine, least).of_clusters(clusters).forecast.prediction.samples_per_s
+    if worth > advice.change.worth * (1 + WORTHWHILE):
+        realised = f"; planned anew with it, {format_rate(rate)} samples/s (worth {format_rate(worth)})"
+    else:
+        realised = "; planned anew with it, no more"
+    return replace(plan, predicted=replace(plan.predicted, advice=advice.line + realised))
 
 
 def improve_plan(
@@ -136,9 +196,10 @@ def improve_plan(
             break
     if clusters == plan.clusters:
         return plan
+    clusters, useless = climber.with_spares(clusters, SPARE_TRIES)
     best = assembler.of_clusters(clusters)
     made = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
-    return _explained(made, best, spans, memory_fit, least, (trained_samples, trained_s))
+    return _explained(made, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
 
 
 def _explained(
@@ -148,9 +209,10 @@ def _explained(
     memory_fit: MemoryFit,
     least: int,
     trained: tuple[float, float],
+    useless: Collection[str] = (),
 ) -> Plan:
     """Return the plan with the advice, the bound and its spares' reasons. `trained`: after how many samples of the
-    fleet, and seconds, training ends.
+    fleet, and seconds, training ends. `useless`: spares with which no cluster gains, as was tried.
     """
     fleet = plan.fleet
     able = tuple(i for i, name in enumerate(fleet.names) if memory_fit.holds_a_unit(name))
@@ -164,7 +226,7 @@ def _explained(
         )
     running = {stage.node for cluster in best.clusters for stage in cluster.stages}
     idle = tuple(fleet.names[i] for i in able if fleet.names[i] not in running)
-    spares = (*left_out(fleet, spans, best.clusters, idle, least), *too_small(fleet, memory_fit))
+    spares = (*left_out(fleet, spans, best.clusters, idle, least, useless), *too_small(fleet, memory_fit))
     made = with_warm_spares(replace(plan, spares=spares, predicted=predicted))
     validate(made)
     return made

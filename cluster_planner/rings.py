@@ -112,11 +112,13 @@ def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
     ways.
     """
     at = np.array(tour)
+    not_later = np.tri(len(at), dtype=bool)
     for _ in range(4 * len(at)):
-        onward = np.roll(at, -1)
+        onward = np.append(at[1:], at[0])
         now = hops[at, onward]
         gain = now[:, None] + now - hops[at[:, None], at] - hops[onward[:, None], onward]
-        i, j = np.unravel_index(int(np.triu(gain, 1).argmax()), gain.shape)
+        gain[not_later] = 0.0
+        i, j = divmod(int(gain.argmax()), len(at))
         if gain[i, j] <= 1e-12 * max(float(now.sum()), 1e-300):
             break
         at[i + 1 : j + 1] = at[i + 1 : j + 1][::-1].copy()

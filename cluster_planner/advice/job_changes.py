@@ -59,13 +59,14 @@ Tried = Callable[[Workload], tuple[float, float] | None]
 @dataclass(frozen=True)
 class Suggestion:
     """One change; what the fleet would make with it, and be worth (both samples/s); the index of the cluster it is
-    about, None where it is about the job.
+    about, None where it is about the job; and the fleet and the workload with it, where they can be planned anew.
     """
 
     words: str
     samples_per_s: float
     worth: float
     cluster: int | None
+    changed: tuple[Fleet, Workload] | None = None
 
 
 def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:
@@ -116,7 +117,7 @@ def job_changes(
         made = [one for several in windows if (one := _tried(fleet, under, several, rings)) is not None]
         return max(made, key=lambda one: one[1], default=None)
 
-    found = (_least(key, spans.workload, forecast, tried, len(clusters), most_round) for key in keys)
+    found = (_least(fleet, key, spans.workload, forecast, tried, len(clusters), most_round) for key in keys)
     return [one for one in found if one is not None]
 
 
@@ -150,7 +151,7 @@ def _unaveraged_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
 
 
 def _least(
-    key: str, work: Workload, forecast: Forecast, tried: Tried, clusters: int, most_round: float
+    fleet: Fleet, key: str, work: Workload, forecast: Forecast, tried: Tried, clusters: int, most_round: float
 ) -> Suggestion | None:
     sizes, now = [], forecast.prediction
 
@@ -160,7 +161,7 @@ def _least(
     values = list(_values(key, work, clusters, most_round))
     for words, changed in values if clusters <= FEW else values[:1]:
         if (made := tried(changed)) is not None:
-            sizes.append(Suggestion(words, made[0], worth(made), None))
+            sizes.append(Suggestion(words, made[0], worth(made), None, (fleet, changed)))
     as_it_is = tried(work)  # what other windows alone bring is no gain of the key
     return most_of(sizes, now.objective if as_it_is is None else max(now.objective, worth(as_it_is)))
 

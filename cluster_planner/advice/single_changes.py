@@ -51,10 +51,11 @@ TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have 
 
 @dataclass(frozen=True)
 class Advice:
-    """One line, and the index of the cluster whose machine or link it is about, if any."""
+    """One line, the index of the cluster whose machine or link it is about, if any, and the change that is advised."""
 
     line: str
     cluster: int | None = None
+    change: Suggestion | None = None
 
 
 def most_helpful_changes(
@@ -103,7 +104,8 @@ def suggestions(
     for words, (changed, index) in {words: (changed, index) for (changed, words), index in changes}.items():
         made = predict(changed, spans, clusters, rings).prediction
         if made.objective > now.objective * (1 + WORTHWHILE):
-            found.append(Suggestion(words, made.samples_per_s, made.objective, index))
+            after = (changed, spans.workload)
+            found.append(Suggestion(words, made.samples_per_s, made.objective, index, after))
     found += longer_hours(fleet, spans, clusters, now)
     found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
     return sorted(found, key=lambda one: -one.worth)
@@ -151,7 +153,7 @@ def advise(
     rest = TOO_FEW_ROUNDS if capped else ""
     if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
         machines = best[0].samples_per_s > forecast.prediction.samples_per_s
-        return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None)
+        return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None, best[0])
     line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1 %"
     if waiting is None:
         return Advice(line)
@@ -278,8 +280,13 @@ def longer_hours(
             gain = (then - now) * a_day
             if gain > WORTHWHILE * predicted.objective:
                 words = f"{_listed(names)} being there all day instead of {hours_to(stated)} UTC"
-                found.append(Suggestion(words, predicted.samples_per_s, predicted.objective + gain, index))
+                after = (_all_day(fleet, names), work)
+                found.append(Suggestion(words, predicted.samples_per_s, predicted.objective + gain, index, after))
     return found
+
+
+def _all_day(fleet: Fleet, names: Sequence[str]) -> Fleet:
+    return replace(fleet, nodes=tuple(replace(n, hours=ALL_DAY) if n.name in names else n for n in fleet.nodes))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,11 +1,12 @@
 """Why a node is left out: the reason that a plan gives for each spare.
 
 Its memory holds no unit; or it may join no cluster; or the nearest cluster that it may join does better without it.
+Of many spares each has one short line: that no cluster gains with it, where the search has tried that one by one.
 Where the search is exact, the best pipeline that does use the node is found too, and both rates are named: of the
 pipelines while nothing is averaged, since what rounds cost is the whole fleet's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.fleet import Fleet
@@ -18,8 +19,11 @@ from cluster_planner.plan import Cluster, Spare
 MOST_REASONS = 12
 """Where there are more spares than this, none is given figures of its own."""
 
+NO_CLUSTER_GAINS = "no cluster gains with it"
+"""The reason of one of many spares that was tried in the clusters nearest to it, and in a new one with others."""
+
 NOTHING_GAINED = "no plan with it that was looked at is worth more"
-"""The reason of each of very many spares: what the search knows, and no more."""
+"""The reason of one of many spares that was not tried so: what the search knows, and no more."""
 
 RATES_APART = " (rounds of averaging apart)"
 """A remark on what the rates of one cluster among others leave out."""
@@ -41,12 +45,13 @@ def left_out(
     clusters: Sequence[Cluster],
     idle: Sequence[str],
     least: int,
+    tried: Collection[str] = (),
 ) -> tuple[Spare, ...]:
     """Return the `idle` nodes, each with what it would do to the nearest cluster that it may join; where they are very
-    many, with one reason for all.
+    many, with one short line. `tried`: the nodes with which no cluster gains, as the search has found.
     """
     if len(idle) > MOST_REASONS:
-        return tuple(Spare(name, NOTHING_GAINED) for name in idle)
+        return tuple(Spare(name, NO_CLUSTER_GAINS if name in tried else NOTHING_GAINED) for name in idle)
     without: dict[str, Pipeline | None] = {}
     spares = []
     for name in idle:

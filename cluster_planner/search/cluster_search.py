@@ -84,7 +84,7 @@ CLIMBED = 2
 TRIES = 800
 """The number of changes that hill climbing tries in fleets of up to FEW_NODES nodes."""
 
-TRIES_PER_NODE = 3
+TRIES_PER_NODE = 6
 """The same for each node of a larger fleet, up to MOST_CLIMBED nodes: each takes longer there."""
 MOST_CLIMBED = 64
 
@@ -207,11 +207,12 @@ class Search:
         the numbers of clusters that are estimated to be best.
         """
         problem = self._problem
-        count = PART_STARTS if len(problem.able) <= FEW_NODES else 1
+        few = len(problem.able) <= FEW_NODES
+        count, step = (PART_STARTS, 1) if few else (1, 2)
         for words, nodes in parts_of(problem.fleet, problem.able):
             if not self._rules.pinned <= set(nodes):
                 continue
-            starts = self._grouped(nodes, _counts(len(nodes), problem.least), 1)
+            starts = self._grouped(nodes, islice(_counts(len(nodes), problem.least), 0, None, step), 1)
             worth = self._keep("parts", self._promising(starts, count), words)
             if len(nodes) > EXHAUSTIVE_NODES:
                 continue

@@ -12,11 +12,13 @@ last plan took. This search changes stages: who runs which units. Every plan tha
     join        a spare, or a node of another cluster, joins a cluster; spares found a cluster
     anew        a cluster's order and cuts are planned again by themselves
 
-They are drawn by seed; one that makes the plan worth more is taken. In: clusters. Out: clusters that are worth more.
+They are drawn by seed; one that makes the plan worth more is taken. At the end `with_spares` tries each kind of spare
+in the clusters nearest to it, not by chance, so that it can be said of each that no cluster gains. In: clusters. Out:
+clusters that are worth more.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -37,6 +39,9 @@ FARTHEST = 4
 
 MOST_FOUNDERS = 8
 """At most so many spares found a cluster together."""
+
+NEAR = 3
+"""Each kind of spare is tried in so many clusters, the nearest."""
 
 Clusters = tuple[Cluster, ...]
 
@@ -108,6 +113,62 @@ class WholePlans:
             if tell is not None and not tell(worth, now):
                 break
         return now, worth
+
+    def with_spares(self, clusters: Sequence[Cluster], tries: int) -> tuple[Clusters, frozenset[str]]:
+        """Return the plan with every spare that makes it worth more, and the spares that were tried and do not.
+
+        Spares that are equal in all that counts are tried once. At most `tries` plans are compared.
+        """
+        now: Clusters = tuple(clusters)
+        worth, rough = self._worths.of(now), self._worths.of(now, roughly=True)
+        kinds = self._kinds(self._spares(now))
+        useless: set[str] = set()
+        while kinds:
+            alike = kinds.pop(0)
+            gained = False
+            for changed in self._joined_by(now, alike[0]):
+                if (tries := tries - 1) < 0:
+                    return now, frozenset(useless)
+                about = self._worths.of(changed, roughly=True)
+                if about > rough * (1 + GAIN) and (exact := self._worths.of(changed)) > worth * (1 + GAIN):
+                    now, worth, rough, gained = changed, exact, about, True
+                    break
+            if gained:
+                kinds, useless = self._kinds(self._spares(now)), set()
+            else:
+                useless.update(alike)
+        return now, frozenset(useless)
+
+    def _kinds(self, spares: Sequence[str]) -> list[list[str]]:
+        """Return the spares, those together that differ in nothing that counts, the fastest first."""
+        linked = {name for link in self._fleet.links for name in (link.a, link.b)}
+        kinds: dict[tuple[object, ...], list[str]] = {}
+        for name in spares:
+            node = self._fleet.node(name)
+            rates = (node.up_bytes_per_s, node.down_bytes_per_s)
+            key = (node.flops_per_s, node.memory_bytes, *rates, node.region, node.host, node.hours, node.mtbf_s)
+            alone = name in linked or self._rules.are_any
+            kinds.setdefault((*key, name if alone else None), []).append(name)
+        return sorted(kinds.values(), key=lambda alike: (-self._fleet.node(alike[0]).flops_per_s, alike[0]))
+
+    def _joined_by(self, now: Clusters, name: str) -> Iterator[Clusters]:
+        """Yield the plans in which a spare runs a stage: at each place of the nearest clusters, and of new ones."""
+        here = [self._number_of[name]]
+
+        def latency_s(names: Sequence[str]) -> float:
+            return float(self._fleet.arrays.between(here, [self._number_of[one] for one in names])[0].mean())
+
+        order = sorted(range(len(now)), key=lambda i: (latency_s([stage.node for stage in now[i].stages]), i))
+        for i in order[:NEAR]:
+            names = [stage.node for stage in now[i].stages]
+            for place in range(len(names) + 1):
+                changed = self._replaced(now, {i: self._cut_anew([*names[:place], name, *names[place:]])})
+                if changed is not None:
+                    yield changed
+        near = sorted(self._spares(now), key=lambda one: (one != name, latency_s([one]), one))
+        for count in range(self._least, min(len(near), MOST_FOUNDERS) + 1):
+            if (cluster := self._planned(near[:count])) is not None:
+                yield (*now, cluster)
 
     def _is_allowed(self, clusters: Clusters) -> bool:
         if len(clusters) < self._rules.min_clusters:

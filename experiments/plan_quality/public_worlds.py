@@ -143,7 +143,7 @@ def measure(model: str, *, quick: bool) -> Part:
         panels=[],
         notes=[
             "Equal GPUs of 25 TFLOP/s and 32 GB: 64, but 8 in the world `line`. Hill climbing begins at the planner's "
-            f"own plan and tries {CLIMBED_TRIES:,} changes, so it is never worth less, and no gain over it is claimed; the "
+            f"own plan and tries {CLIMBED_TRIES:,} changes, so it is never worth less; no gain over it is claimed. The "
             "genetic algorithm has the planner's processor time. By hand: one stage in each region, where the model "
             "fits so (0 where it does not).",
             f"Processor time of this part: {time.process_time() - began_s:.0f} s.",

@@ -83,8 +83,18 @@ def whole_plans(site: Site, plans: int, simulations: int, seed: int) -> tuple[fl
         rough.append(worths.of(clusters, roughly=True))
         exact.append(made.objective)
         if len(seen) < simulations:
-            given = {"spares": (), "predicted": made, "job": {}, "job_file": "job.yaml"}
-            plan = Plan(clusters, rings, fleet=site.fleet, costs=site.costs, workload=site.work, **given)  # type: ignore[arg-type]
+            plan = Plan(
+                clusters=clusters,
+                rings=rings,
+                spares=(),
+                predicted=made,
+                fleet=site.fleet,
+                costs=site.costs,
+                workload=site.work,
+                job={},
+                seed=0,
+                job_file="job.yaml",
+            )
             predicted.append(made.samples_per_s)
             seen.append(simulated(plan))
     return correlation(rough, exact), correlation(predicted, seen) if simulations > 2 else math.nan

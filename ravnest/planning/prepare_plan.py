@@ -29,6 +29,7 @@ from cluster_planner import (
     format_count,
     make_plan,
     most_of_a_round,
+    with_advice_planned,
     without_constraints,
 )
 from ravnest.errors import InvalidInput, naming
@@ -74,6 +75,9 @@ MOST_SEED = 2**32 - 1
 """The largest seed that k-means takes."""
 
 NOTHING_RELAXED = ConstraintCosts()
+
+MOST_NODES_ADVISED = 200
+"""In larger fleets the change that is advised is planned anew only where explanations are asked for."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,10 @@ def prepare_plan(
         warn(starved)
     if len(plan.clusters) > 1 and found.taken_buffers:
         warn(found.taken_buffers)
+    if explain or len(fleet.nodes) <= MOST_NODES_ADVISED:
+        step("planning what is advised")
+        given = {"trained_samples": trained_samples, "trained_s": trained_s}
+        plan = with_advice_planned(plan, min_stages=min_stages, **given)
     largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
     relaxed = without_constraints(plan, min_stages=min_stages, tell=step) if explain else NOTHING_RELAXED
     return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)

@@ -47,6 +47,12 @@ MOST_STAGES = 24
 MOST_CLUSTERS = 12
 """So many clusters have a line of their own in a summary."""
 
+LOOSE = 0.5
+"""A bound of which a plan reaches less than this part is said to be loose."""
+LOOSE_WORDS = (
+    "The bound is loose: it leaves out latency, whole units, and which links pipelines and averaging have to cross"
+)
+
 NEARLY = 0.005
 """A plan reaches the bound if it is worth less than the bound by no more than this part of it."""
 
@@ -170,7 +176,7 @@ def alone_words(one: SingleNodePlan, objective: float) -> str:
     worth = "" if one.worth == one.samples_per_s else f", worth {format_rate(one.worth)} as it is not always there"
     return (
         f"{one.node} alone would make {format_rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
-        f" {format_rate(objective)}: plan a nodes.yaml that lists it alone."
+        f" {format_rate(objective)}: leave --min-stages out, and planning finds that."
     )
 
 
@@ -317,7 +323,8 @@ def _bound(objective: float, best_possible: float) -> str:
     words = f"no plan can be worth more than {format_rate(best_possible)}"
     if reached > 1 - NEARLY:
         return f"{words}, and this one is worth as much"
-    return f"{words}: with {format_rate(objective)} this one reaches {reached:.0%} of that"
+    loose = f". {LOOSE_WORDS}" if reached < LOOSE else ""
+    return f"{words}: with {format_rate(objective)} this one reaches {reached:.0%} of that{loose}"
 
 
 def _fleet_table(plan: Plan) -> Table:

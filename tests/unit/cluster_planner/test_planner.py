@@ -17,7 +17,7 @@ from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
-from cluster_planner.planner import make_plan
+from cluster_planner.planner import make_plan, with_advice_planned
 from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS, Step
 
 
@@ -314,3 +314,16 @@ def test_advice_goes_by_how_long_training_is(
     minutes = planned(*given, trained_s=8 * 600 / short.predicted.samples_per_s)
     assert minutes.predicted.advice == short.predicted.advice
     assert planned(*given, trained_samples=2000.0).predicted.advice.endswith("fewer than 8 rounds")
+
+
+def test_advice_is_planned_anew_and_what_that_brings_stands_beside_it(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
+) -> None:
+    plan = planned(home, gpt, home_work(make_workload))
+    again = with_advice_planned(plan, min_stages=2)
+    assert again.predicted.advice.startswith(plan.predicted.advice + "; planned anew with it, ")
+    assert replace(again, predicted=plan.predicted) == plan
+    more = tuple(replace(home.nodes[0], name=f"x{i}") for i in range(20))
+    larger = replace(plan, fleet=replace(home, nodes=(*home.nodes, *more)))
+    assert "; planned anew with it, " in with_advice_planned(larger, min_stages=2).predicted.advice
+    assert with_advice_planned(again, min_stages=2) is again

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from cluster_planner.advice.spares import MOST_REASONS, NOTHING_GAINED, left_out, too_small
+from cluster_planner.advice.spares import MOST_REASONS, NO_CLUSTER_GAINS, NOTHING_GAINED, left_out, too_small
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import Constraints, hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
@@ -66,6 +66,8 @@ def test_of_very_many_spares_all_are_told_the_same(
     spares = left_out(fleet, spans, [cluster], idle, 2)
     assert [spare.node for spare in spares] == idle
     assert {spare.reason for spare in spares} == {NOTHING_GAINED}
+    told = {spare.node: spare.reason for spare in left_out(fleet, spans, [cluster], idle, 2, idle[:3])}
+    assert [told[name] for name in idle[2:4]] == [NO_CLUSTER_GAINS, NOTHING_GAINED]
 
 
 def test_a_spare_that_may_join_no_cluster_says_so_and_one_that_may_is_compared_with_that(

@@ -62,6 +62,21 @@ def test_the_same_seed_climbs_the_same_way(sites: Fleet, spans: SpanCosts) -> No
     assert climbed(sites, spans, start, 60) == climbed(sites, spans, start, 60)
 
 
+def test_a_spare_that_helps_is_taken_in_and_others_are_known_to_be_useless(
+    make_node: Callable[..., Node], spans: SpanCosts
+) -> None:
+    slow = [make_node(f"slow{i}", flops_per_s=1e5) for i in range(9)]
+    fleet = Fleet((make_node("a"), make_node("b"), make_node("c"), *slow))
+    start, worths = within(fleet, spans, [("a", "b")]), PlanWorths(fleet, spans)
+    clusters, useless = WholePlans(fleet, spans, worths, fleet.names, 2).with_spares(start, 400)
+    assert "c" in {stage.node for cluster in clusters for stage in cluster.stages}
+    assert worths.of(clusters) > worths.of(start)
+    assert useless == {node.name for node in slow}
+    asked = worths.asked
+    assert WholePlans(fleet, spans, worths, fleet.names, 2).with_spares(clusters, 3)[1] == frozenset()
+    assert worths.asked - asked <= 2 + 2 * 3
+
+
 def test_whoever_listens_can_end_it(sites: Fleet, spans: SpanCosts) -> None:
     start = within(sites, spans, [("a0", "a1"), ("a2", "a3"), ("b0", "b1"), ("b2", "b3")])
     heard: list[float] = []

@@ -113,7 +113,7 @@ def test_a_node_that_would_make_more_alone_is_named_to_people_and_in_the_documen
     speed = format_rate(document["samples_per_s"])
     said = f"{document['node']} alone would make {speed} samples/s, and this plan is worth"
     assert said in shown(slow)
-    assert "plan a nodes.yaml that lists it alone" in shown(slow)
+    assert "leave --min-stages out" in shown(slow)
     fast = replace(plan, predicted=replace(plan.predicted, objective=1e12))
     assert plan_document(fast, Path("plan.yaml"), Path("plan.png"))["better_alone"] is None
     assert " alone " not in shown(fast)
@@ -141,6 +141,10 @@ def test_only_what_costs_something_is_said_to(plan: Plan) -> None:
 def test_the_bound_says_how_far_the_plan_is_from_it(plan: Plan) -> None:
     far = shown(replace(plan, predicted=replace(plan.predicted, best_possible=304.0)))
     assert "no plan can be worth more than 304: with 152 this one reaches 50% of that" in far
+    assert "loose" not in far
+    assert "The bound is loose: it leaves out latency" in shown(
+        replace(plan, predicted=replace(plan.predicted, best_possible=310.0))
+    )
     reached = shown(replace(plan, predicted=replace(plan.predicted, best_possible=152.0)))
     assert "no plan can be worth more than 152, and this one is worth as much" in reached
 
