@@ -24,6 +24,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.pipeline.memory_fit import largest_fitting_window, recomputing
 from cluster_planner.pipeline.order_and_cuts import (
+    EXACT_ORDER_NODES,
     SHORTLIST,
     SLACKS,
     Pinned,
@@ -57,6 +58,9 @@ THOROUGH_NODES = 24
 orders are looked for on all cut positions.
 """
 
+
+PLACED_PARTS = (1.0, 0.75, 0.5, 0.25)
+"""In larger groups pipelines of these parts of the nodes are cut by what each place holds."""
 
 HALVINGS = 4
 """The largest number of limits that are searched between two of SLACKS."""
@@ -104,12 +108,12 @@ def plan_pipeline(
     cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
     tried: list[bytes] = []
     is_thorough = len(fleet.nodes) <= THOROUGH_NODES
-    for window in windows_to_try(spans.workload, len(names), finely=is_thorough):
-        fits = spans.ways_that_fit(group.memory_bytes, window)
+    for window, held in _held_to_try(spans, group, least, is_thorough):
+        fits = np.stack([spans.ways_that_fit(group.memory_bytes, each) for each in held])
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
-        tables, seconds = first_that_fits(longest, fits), first_that_fits(trips, fits)
+        tables, seconds = tables_that_fit(longest, fits), tables_that_fit(trips, fits)
         if not exact and len(orders) > SHORTLIST:
             orders = shortlist(tables, orders, least, pinned)
             find = partial(find, orders=orders)
@@ -130,6 +134,30 @@ def plan_pipeline(
     return best if again is None else max(best, again, key=_worth)
 
 
+def _held_to_try(
+    spans: SpanCosts, group: "GroupNodes", least: int, finely: bool
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield windows to try, each with the micro-batches that stages hold then: all the same, or place by place.
+
+    With 1f1b a later stage holds fewer. Where memory is too short for all to hold as many as the first, which keeps the
+    search short, pipelines of each number of stages are tried with what their places hold.
+    """
+    work, nodes = spans.workload, len(group.memory_bytes)
+    for window in windows_to_try(work, nodes, finely=finely):
+        yield window, (window,)
+    if work.schedule != "1f1b":
+        return
+    most = min(nodes, len(spans.positions) - 1)
+    tight = spans.ways_that_fit(group.memory_bytes, min(most, work.update_every))
+    if (tight == spans.ways_that_fit(group.memory_bytes, 1)).all():
+        return
+    counts = list(range(max(2, least), most + 1))
+    if most > EXACT_ORDER_NODES:
+        counts = sorted({round(most * part) for part in PLACED_PARTS} & set(counts))
+    for stages in counts:
+        yield stages, tuple(work.held(stages, index) for index in range(stages))
+
+
 def _shorter_trips(
     tables: Tables, seconds: Tables, least_s: float, period: Callable[[float, float], float], find: Find
 ) -> Iterator[Solution]:
@@ -138,9 +166,7 @@ def _shorter_trips(
     """
 
     def within(limit_s: float) -> Solution | None:
-        most = limit_s * (1 + 1e-12)
-        stage = np.where(tables.stage <= most, seconds.stage, np.inf)
-        return find(Tables(stage, np.where(tables.hop <= most, seconds.hop, np.inf)), np.add)
+        return find(tables.within(limit_s * (1 + 1e-12), seconds), np.add)
 
     too_low_s, too_high_s = 0.0, np.inf
     for turn in range(len(SLACKS) + HALVINGS):
@@ -305,6 +331,12 @@ def ending(tables: Tables, ends: Sequence[int]) -> Tables:
 def both_ways(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
     """Return `tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
     return tables(spans.flops_table()), tables(spans.flops_table(recomputes=True))
+
+
+def tables_that_fit(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
+    """Return the tables of a way that fits, where `fits` has several along its first axis place by place."""
+    placed = [first_that_fits(both, each) for each in fits]
+    return placed[0] if len(placed) == 1 else Tables(placed[0].stage, placed[0].hop, tuple(one.stage for one in placed))
 
 
 def first_that_fits(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:

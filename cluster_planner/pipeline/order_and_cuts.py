@@ -50,15 +50,30 @@ class Tables:
     """Costs of one cluster's nodes; a cost is infinite where something is impossible.
 
     `stage[j, b, c]` is the cost of node j with positions b to c, shape (nodes, positions, positions). `hop[i, j, b]` is
-    the cost of a cut at b from i to j, shape (nodes, nodes, positions).
+    the cost of a cut at b from i to j, shape (nodes, nodes, positions). Where a stage's cost depends on its place in
+    the pipeline, as memory does with 1f1b, `places` has the tables of each place in turn, and a pipeline has just as
+    many stages.
     """
 
     stage: Floats
     hop: Floats
+    places: tuple[Floats, ...] = ()
+
+    def at(self, place: int) -> Floats:
+        """Return the costs of stages at this place of the pipeline, counted from 0."""
+        return self.places[place] if self.places else self.stage
+
+    def within(self, most: float, costs: "Tables") -> "Tables":
+        """Return other costs of the same stages and hops, infinite where these are above `most`."""
+        places = tuple(
+            np.where(mine <= most, other, np.inf) for mine, other in zip(self.places, costs.places, strict=True)
+        )
+        stage = places[0] if places else np.where(self.stage <= most, costs.stage, np.inf)
+        return Tables(stage, np.where(self.hop <= most, costs.hop, np.inf), places)
 
     def most(self, steps: Sequence[tuple[int, int, int]]) -> float:
         """Return the largest cost in a pipeline of these steps (see Solution)."""
-        stages = [self.stage[step] for step in steps]
+        stages = [self.at(place)[step] for place, step in enumerate(steps)]
         hops = [self.hop[a, b, cut] for (a, _, cut), (b, _, _) in itertools.pairwise(steps)]
         return float(max((*stages, *hops)))
 
@@ -99,7 +114,9 @@ def best_cuts(
     """Return the cheapest pipeline of `least` or more stages whose nodes appear in this order, or None if there is
     none.
     """
-    most = max((least, *(stage + 2 for stage in pinned.stage_of.values())))  # counted exactly below it
+    exactly = len(tables.places)
+    most = exactly or max((least, *(stage + 2 for stage in pinned.stage_of.values())))  # counted exactly below it
+    least = exactly or least
     nodes, last = len(order), tables.stage.shape[1] - 1
     cuts = np.arange(last + 1)
     best = np.full((most + 1, nodes, last + 1), np.inf)
@@ -108,13 +125,13 @@ def best_cuts(
     since, begun = 0, False  # who has to run a stage is not passed over
     for j, node in enumerate(order):
         if not begun and pinned.allows(node, 0):
-            best[1, j] = tables.stage[node, 0]
-        for count in range(1, most + 1) if j else ():
+            best[1, j] = tables.at(0)[node, 0]
+        for count in range(1, most + (not exactly)) if j else ():
             if not pinned.allows(node, min(count, most - 1)):
                 continue
             reach = combine(best[count, since:j], tables.hop[list(order[since:j]), node])
             before = reach.argmin(axis=0)
-            total = combine(reach[before, cuts][:, None], tables.stage[node])
+            total = combine(reach[before, cuts][:, None], tables.at(count)[node])
             start = total.argmin(axis=0)
             cost = total[start, cuts]
             reached = min(count + 1, most)
@@ -199,17 +216,19 @@ def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned)
     hops = tables.hop.transpose(2, 0, 1).copy()
     for j in range(nodes):
         if pinned.allows(j, 0):
-            best[:, j, 1 << j] = tables.stage[j, 0]
+            best[:, j, 1 << j] = tables.at(0)[j, 0]
+    least, most = (len(tables.places),) * 2 if tables.places else (least, nodes)
     needed = sum(1 << j for j in pinned.required)
     answer, answer_cost = (0, 0), np.inf
-    for size in range(1, nodes + 1):
+    for size in range(1, most + 1):
         used, newest, others = sets_of(nodes, size)
         if size > 1:
             before, reached_by = used ^ (1 << newest), others.T
+            stage = tables.at(size - 1)
             reach = combine(best[:, reached_by, before], hops[:, reached_by, newest]).min(axis=1)
             for j in (j for j in range(nodes) if pinned.allows(j, size - 1)):
                 mine = newest == j
-                best[:, j, used[mine]] = combine(reach[:, None, mine], tables.stage[j, :, :, None]).min(axis=0)
+                best[:, j, used[mine]] = combine(reach[:, None, mine], stage[j, :, :, None]).min(axis=0)
         if size < least:
             continue
         ends = best[-1, newest, used]
@@ -232,7 +251,8 @@ def _walked_back(
     while before := used & ~(1 << j):
         others = [i for i in range(best.shape[1]) if before >> i & 1]
         reach = combine(best[before, others], tables.hop[others, j])
-        start = int(combine(reach.min(axis=0), tables.stage[j, :, end]).argmin())
+        stage = tables.at(used.bit_count() - 1)
+        start = int(combine(reach.min(axis=0), stage[j, :, end]).argmin())
         steps.append((j, start, end))
         used, j, end = before, others[int(reach[:, start].argmin())], start
     return (j, 0, end), *reversed(steps)

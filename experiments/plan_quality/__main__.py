@@ -7,10 +7,20 @@ from pathlib import Path
 from experiments.harness.command import parser_for, run_parts
 from experiments.plan_quality import neighbours, parts, public_worlds, ranking, rehearsed
 
-PARTS = ["brute_force", "baselines", "scaling", "worlds_1.3B", "worlds_7B", "ranking", "rehearsed", "neighbours"]
+PARTS = [
+    "brute_force",
+    "brute_force_hard",
+    "baselines",
+    "scaling",
+    "worlds_1.3B",
+    "worlds_7B",
+    "ranking",
+    "rehearsed",
+    "neighbours",
+]
 
 INTRO = (
-    "How good are the planner's plans, and how long does it take? `brute_force`, `baselines`, `scaling` and "
+    "How good are the planner's plans, and how long does it take? `brute_force…`, `baselines`, `scaling` and "
     "`worlds_…` judge by the planner's own prediction and objective; how true these are, `rehearsed` and `neighbours` "
     "tell."
 )
@@ -23,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
+        "brute_force_hard": partial(parts.hard_brute_force, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
         "worlds_1.3B": partial(public_worlds.measure, "1.3B", quick=asked.quick),

@@ -1,10 +1,30 @@
 """Random small fleets, models and workloads: what the planner is compared with brute force on. Decides the ranges."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from cluster_planner import Fleet, ModelCosts, Node, RegionLink, Unit, Workload
 
 Case = tuple[Fleet, ModelCosts, Workload]
+
+
+def tight_case(seed: int, most_nodes: int = 6) -> Case:
+    """A small case of 1f1b whose nodes have a fifth of the memory, beside what the process takes."""
+    fleet, costs, work = small_case(seed, most_nodes)
+    nodes = tuple(
+        replace(node, memory_bytes=round(work.process_bytes + 0.2 * (node.memory_bytes - work.process_bytes)))
+        for node in fleet.nodes
+    )
+    return replace(fleet, nodes=nodes), costs, replace(work, schedule="1f1b", max_staleness=0)
+
+
+def hard_case(seed: int, most_nodes: int = 6) -> Case:
+    """In turn a case of 1f1b in tight memory, and one whose rounds of 64 samples starve."""
+    if seed % 2 == 0:
+        return tight_case(seed // 2, most_nodes)
+    fleet, costs, work = small_case(seed // 2, most_nodes)
+    return fleet, costs, replace(work, average_every=64)
 
 
 def small_case(seed: int, most_nodes: int = 7) -> Case:

@@ -1,6 +1,8 @@
+import pytest
+
 from cluster_planner import NoFeasiblePlan, make_plan
 from experiments.plan_quality.brute_force import best_of_all
-from experiments.plan_quality.small_fleets import small_case
+from experiments.plan_quality.small_fleets import small_case, tight_case
 
 
 def test_plans_of_few_nodes_come_near_the_best_and_never_above_it() -> None:
@@ -21,3 +23,12 @@ def test_plans_of_few_nodes_come_near_the_best_and_never_above_it() -> None:
     assert min(ratios) >= 0.9
     assert max(ratios) <= 1 + 1e-9
     assert sum(ratios) / len(ratios) >= 0.97
+
+
+def test_1f1b_in_tight_memory_is_cut_by_what_each_place_holds() -> None:
+    """Seed 17: with as many micro-batches held everywhere as the first stage holds, 0.93 of the optimum was found."""
+    fleet, costs, work = tight_case(17, most_nodes=5)
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    best = best_of_all(fleet, costs, work, 1)
+    assert best.proven
+    assert plan.predicted.objective == pytest.approx(best.objective)
