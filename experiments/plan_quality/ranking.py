@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from cluster_planner import Cluster, Fleet, Plan, SpanCosts, make_rings, predict
+from cluster_planner.inputs.spans import Floats
 from cluster_planner.pipeline.best_pipeline import timed
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.predict.objective import averaging_per_s
@@ -40,7 +40,14 @@ LEAST = 0.95
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Return Spearman's rank correlation of two lists of figures of the same plans."""
-    return float(spearmanr(first, second).statistic)
+    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> Floats:
+    """Return each value's rank; equal values share the mean of theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(count) - (count - 1) / 2)[place]
+    return ranks
 
 
 def random_groups(fleet: Fleet, clusters: int, random: np.random.Generator) -> list[Group]:
@@ -58,7 +65,7 @@ def _count(site: Site, random: np.random.Generator) -> int:
 
 def random_clusters(site: Site, clusters: int, random: np.random.Generator) -> tuple[Cluster, ...] | None:
     """Return clusters of random groups, in random orders and with random cuts; None where memory is short."""
-    made = []
+    made: list[Cluster] = []
     for group in random_groups(site.fleet, clusters, random):
         names = [site.fleet.names[i] for i in random.permutation(group)][: site.spans.count]
         stages = site.cut_by(names, random.uniform(0.7, 1.3, len(names)).tolist())

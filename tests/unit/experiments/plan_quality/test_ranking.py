@@ -14,6 +14,7 @@ def site() -> Site:
 def test_only_the_order_counts() -> None:
     assert correlation([1.0, 2.0, 30.0], [0.1, 7.0, 7.5]) == pytest.approx(1.0)
     assert correlation([1.0, 2.0, 30.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
+    assert correlation([1.0, 2.0, 2.0, 4.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(4.5 / 22.5**0.5)
 
 
 def test_random_groups_are_a_division_of_the_fleet(site: Site) -> None:
