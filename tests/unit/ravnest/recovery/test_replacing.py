@@ -364,6 +364,24 @@ def test_twenty_nodes_that_come_at_once_make_further_clusters_one_after_the_othe
     assert (order.cluster, order.placement.how) == ("j0", "own nodes")
 
 
+def test_a_further_cluster_does_not_wait_for_one_that_is_being_started():
+    plan = slow_machines(plan_of())
+    machine = Replacements(plan, start_s=START_S, further=["j0"])
+    machine.lost("c1", 0, 0.0)
+    assert machine.begun is None, "what becomes of c1 is not known"
+    node = replace(plan.fleet.nodes[0], name="new", flops_per_s=1e8)
+    machine.node_joined(with_nodes(plan, Fleet((node,)), ["new"]), "new", 0.0)
+    (order,) = machine.tick(everyone(machine.plan), FIRST_WAIT_S)
+    assert isinstance(order, StartCluster)
+    assert order.cluster == "c1"
+    assert machine.begun == {"c0", "c1"}
+    assert machine.tick(everyone(machine.plan), LOOK_AGAIN_S) == []
+    (order,) = machine.tick(everyone(machine.plan), LOOK_AGAIN_S)
+    assert isinstance(order, StartCluster)
+    assert order.cluster == "j0"
+    assert machine.starting == ["c1", "j0"]
+
+
 def test_a_further_cluster_whose_nodes_are_gone_before_it_starts_is_forgotten():
     plan = slow_machines(plan_of())
     machine = Replacements(plan, start_s=START_S, further=["j0"])
