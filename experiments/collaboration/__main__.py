@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.collaboration import worlds
+from experiments.collaboration import comes_and_goes, worlds
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
@@ -14,7 +14,10 @@ INTRO = (
     "in docs/experiments/collaboration.md."
 )
 
-PARTS: Mapping[str, Callable[..., Part]] = {"worlds": worlds.measure}
+PARTS: Mapping[str, Callable[..., Part]] = {
+    "worlds": worlds.measure,
+    "comes_and_goes": comes_and_goes.measure,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

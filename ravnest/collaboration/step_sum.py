@@ -40,8 +40,13 @@ class StepSum:
         return said, decoded
 
 
-def decoded_vectors(said: Sequence[tuple[Message, tuple[Tensor, ...]]], forms: Sequence[Form]) -> dict[str, Tensor]:
-    """What a receiver of a mean makes of its messages. Raises InvalidInput where the mean is not finite."""
+def decoded_vectors(
+    said: Sequence[tuple[Message, tuple[Tensor, ...]]], forms: Sequence[Form], weight: float = 1.0
+) -> dict[str, Tensor]:
+    """What a receiver makes of a transfer's messages, of a mean or, with its samples as `weight`, of a sum.
+
+    Raises InvalidInput where it is not finite.
+    """
     parts = [tensors for _, tensors in said if tensors]
     vectors: dict[str, Tensor] = {}
     at = 0
@@ -49,7 +54,7 @@ def decoded_vectors(said: Sequence[tuple[Message, tuple[Tensor, ...]]], forms: S
         vector = torch.empty(form.elements, dtype=form.dtype)
         for start in range(0, form.elements, form.piece_elements):
             stop = min(start + form.piece_elements, form.elements)
-            vector[start:stop] = decode(form.wire, parts[at], stop - start, 1.0, form.dtype)
+            vector[start:stop] = decode(form.wire, parts[at], stop - start, weight, form.dtype)
             at += 1
         vectors[form.name] = vector
     return vectors

@@ -116,6 +116,7 @@ class Lines:
         self._wake_writer.setblocking(False)
         self._wake_reader.setblocking(False)
         self._closing = False
+        self._failure: Exception | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         if self._listener is not None:
@@ -163,7 +164,12 @@ class Lines:
         self._wake()
 
     def take(self, timeout_s: float) -> list[LineEvent]:
-        """Return what has happened; wait for at most `timeout_s` when nothing has."""
+        """Return what has happened; wait for at most `timeout_s` when nothing has.
+
+        Raises TransportError once the thread that owns the sockets has ended by an error.
+        """
+        if self._failure is not None:
+            raise TransportError(f"no line is served any more: {self._failure!r}") from self._failure
         taken: list[tuple[LineEvent, int]] = []
         with contextlib.suppress(queue.Empty):
             taken.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
@@ -220,6 +226,8 @@ class Lines:
                 if not waiting:
                     break
                 self._turn(0.05)
+        except Exception as error:  # noqa: BLE001 - told by take(), whose thread can raise it
+            self._failure = error
         finally:
             with self._lock:
                 remaining = list(self._lines.values())
