@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import Node, Spare
-from ravnest.recovery.placing import START_S, Nodes, Place, place, refused
+from ravnest.recovery.placing import START_S, WARM_S, Nodes, Place, place, refused
 from tests.support.local import setups_of, tiny_job
 
 
@@ -44,6 +44,27 @@ def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():
     assert of(found.placement.plan, "c0") == [first, "fast"]
     assert [spare.node for spare in found.placement.plan.spares] == [gone, "small", "slow"]
     assert found.placement.plan.cluster("c1") == plan.cluster("c1")
+
+
+def test_a_warm_spare_goes_before_a_lost_stage_s_own_node_and_before_faster_spares():
+    plan = plan_of(("warm", 1e9, 10**12), ("fast", 1e15, 10**12))
+    first, second = of(plan, "c0")
+    found = place(plan, "c0", Nodes([first, second], ["warm", "fast"], {"c0.s1": "warm"}), ["c1"])
+    assert isinstance(found, Place)
+    assert (found.placement.how, found.placement.warm) == ("warm spares", ("c0.s1",))
+    assert found.placement.change_s == WARM_S
+    assert found.reason == "'warm' is a warm spare of c0.s1"
+    assert of(found.placement.plan, "c0") == [first, "warm"]
+
+
+def test_beside_a_warm_spare_other_lost_stages_go_to_cold_ones_but_not_to_a_warm_one_s_node():
+    plan = plan_of(("warm", 1e15, 10**12), ("cold", 1e9, 10**12))
+    _, second = of(plan, "c0")
+    found = place(plan, "c0", Nodes([second], ["warm", "cold"], {"c0.s1": "warm"}), ["c1"])
+    assert isinstance(found, Place)
+    assert (found.placement.how, found.placement.warm) == ("spares", ("c0.s1",))
+    assert of(found.placement.plan, "c0") == ["cold", "warm"]
+    assert found.placement.change_s > START_S
 
 
 def test_where_no_spare_can_hold_it_the_cluster_is_cut_anew_for_the_nodes_that_are_left():

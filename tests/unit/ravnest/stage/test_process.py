@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from ravnest.errors import NodeLost
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import process
+from ravnest.stage import shadow_messages as shm
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.process import StageProcess, receive_state
 from ring_allreduce.transport import InProcessNetwork, Lane
@@ -158,6 +160,36 @@ def test_a_process_that_is_to_end_tells_the_driver_once_and_goes_on(monkeypatch)
     made.run({})
     assert len(turns) == 5
     assert sum(isinstance(each.message, em.NoticeGiven) for each in driver.poll(0.0)) == 1
+
+
+def test_a_warm_spare_s_process_takes_the_place_under_the_stage_s_name(monkeypatch):
+    network = InProcessNetwork()
+    driver, heard = network.endpoint(m.DRIVER, m.codec()), []
+
+    def bound(name, **arguments):
+        endpoint = network.endpoint(name, m.codec())
+        endpoint.connect({m.DRIVER: driver.address})
+        driver.connect({name: endpoint.address})
+        if name == "c0.s1":  # the stage, in whose place it is: it has nothing to do here
+            heard.extend(driver.poll(0.0))
+            driver.send(name, Lane.PIPELINE, m.Stop())
+        else:
+            driver.send(name, Lane.PIPELINE, shm.FollowFrom(epoch=1, round=3, peers=()))
+            driver.send(name, Lane.PIPELINE, shm.TakePlace(epoch=2, round=3))
+        return endpoint
+
+    monkeypatch.setattr(process, "ZmqEndpoint", bound)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: InlineExecutor())
+    successor = setups_of(tiny_job(), parts=(2, 1))[0]["c0.s1"]
+    setup = replace(successor, place=replace(successor.place, cluster="~c0"), successor=successor)
+    stage = StageProcess(setup, "127.0.0.1")
+    assert not stage.trains
+    stage.run({m.DRIVER: driver.address})
+    assert stage.trains, "from then on it is a stage like any other"
+    said = [(each.sender, type(each.message)) for each in (*heard, *driver.poll(0.0))]
+    assert ("~c0.s1", shm.PlaceTaken) in said
+    assert network.find("~c0.s1") is None
+    assert network.find("c0.s1") is None
 
 
 def test_a_stage_that_has_trained_has_imported_neither_torchs_compiler_nor_symbolic_shapes():
