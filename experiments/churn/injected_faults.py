@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.churn.faulted.injecting import Record, session_of
 from experiments.churn.faulted.judging import WANTED, judged
-from experiments.churn.faulted.listed import Session, sessions
+from experiments.churn.faulted.listed import LATER, Session, sessions
 from experiments.churn.faulted.machines import SITE, Machines
 from experiments.harness.report import ROOT, Part
 
@@ -30,15 +30,25 @@ KEPT = Path(__file__).parent / "injected_faults.jsonl"
 
 
 def measure(*, quick: bool, faults: int = WANTED, kept: Path = KEPT) -> Part:
-    """Inject so many faults more, or with `quick` those of one session, and judge all that there are."""
-    if os.geteuid() != 0:
-        raise RuntimeError("network namespaces and a small file system need root")
+    """Inject so many faults more, or with `quick` those of one session, and judge all that there are.
+
+    With 0 nothing is injected, and what is kept is judged.
+    """
     if quick:
         kept = Path(tempfile.mkdtemp(prefix="churn-faults-")) / KEPT.name
+    if quick or faults > 0:
+        _inject(1 if quick else faults, kept)
+    return judged(read(kept), quick=quick, note=" ".join((__doc__ or "").split("\n\n")[1].split()))
+
+
+def _inject(faults: int, kept: Path) -> None:
+    """Inject so many faults, rounded up to whole sessions, after those that are kept. Sessions that were begun before,
+    and broken off, are not begun again."""
+    if os.geteuid() != 0:
+        raise RuntimeError("network namespaces and a small file system need root")
     before = read(kept)
-    done = sum("kind" in record for record in before)
     begun = {record.get("session", record.get("end")) for record in before}
-    wanted = [one for one in sessions(done + (1 if quick else faults)) if one.number not in begun]
+    most = (1 + LATER) * (1 + max((number for number in begun if number is not None), default=0)) + faults
 
     def keep(record: Record) -> None:
         with kept.open("a") as file:
@@ -48,14 +58,12 @@ def measure(*, quick: bool, faults: int = WANTED, kept: Path = KEPT) -> Part:
     with Machines(SITE) as machines:
         if not any(record.get("undisturbed") for record in before):
             keep({"undisturbed": True, **undisturbed(machines)})
-        left = faults
-        for session in wanted:
-            if left <= 0:
-                break
+        for session in sessions(most):
+            if session.number in begun or faults <= 0:
+                continue
             with planned() as folder:
                 session_of(session, folder, machines, keep)
-            left -= len(session.faults)
-    return judged(read(kept), quick=quick, note=" ".join((__doc__ or "").split("\n\n")[1].split()))
+            faults -= len(session.faults)
 
 
 def read(kept: Path) -> list[Record]:
