@@ -81,8 +81,6 @@ class Session:
             self.fleet, traced=False, slowness=slowness if scenario.compute_jitter else None, seed=seed, start_s=start_s
         )
         self._replacements = Replacements(plan, start_s=START_LIMIT_S, further=further_clusters(plan))
-        self._placed = plan
-        """The plan that the present fleet was made from."""
         for node in () if hours is None else hours.away:
             self._replacements.node_left(node)
         self._machine_of = {node: self.fleet.node_of[who] for node, who in self._stages().items()}
@@ -308,9 +306,9 @@ class Session:
         plan = self._replacements.plan
         rings = (replace(ring, members=tuple(each for each in ring.members if each[0] in there)) for ring in plan.rings)
         clusters = tuple(each for each in plan.clusters if each.name in there)
-        self._placed = replace(plan, clusters=clusters, rings=tuple(rings))
+        placed = replace(plan, clusters=clusters, rings=tuple(rings))
         jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
-        self.fleet = fleet_of_plan(self._placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
+        self.fleet = fleet_of_plan(placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
         self._machine_of |= {stage.node: self.fleet.node_of[who] for who, stage in _places(clusters)}
         self.updated_s.setdefault(cluster, array("d"))
         run.join(cluster, self.fleet)
