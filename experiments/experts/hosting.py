@@ -104,8 +104,7 @@ def run_delay(*, quick: bool = False) -> Part:
 def _delay_part(
     delays: Sequence[float], many: Sequence[tuple[float, float]], chain: Sequence[tuple[float, float]], quick: bool
 ) -> Part:
-    lost = 1 - many[-1][0] / many[0][0]
-    chain_lost = 1 - chain[-1][0] / chain[0][0]
+    lost, chain_lost = 1 - _share(many[-1], many), 1 - _share(chain[-1], chain)
     claim = Claim(
         "delay",
         f"throughput that {IN_FLIGHT} requests in flight lose at a mean delay of {delays[-1] * 1e3:g} ms; a chain of "
@@ -115,7 +114,7 @@ def _delay_part(
         None if quick else lost <= 0.1,
     )
     rows = [
-        [1e3 * delay, one[0], one[0] / many[0][0], f"{one[1]:.1%}", other[0], other[0] / chain[0][0]]
+        [1e3 * delay, one[0], _share(one, many), f"{one[1]:.1%}", other[0], _share(other, chain)]
         for delay, one, other in zip(delays, many, chain, strict=True)
     ]
     milliseconds = [1e3 * one for one in delays]
@@ -149,3 +148,8 @@ def _delay_part(
             "their own computing time: the delay is hidden while the requests in flight keep the host busy."
         ],
     )
+
+
+def _share(one: tuple[float, float], of: Sequence[tuple[float, float]]) -> float:
+    """Of the throughput without delay; 0 where nothing was answered without one either."""
+    return one[0] / of[0][0] if of[0][0] else 0.0

@@ -18,6 +18,7 @@ ROW = 3
 
 REST_S = 5.0
 MOST_REST_S = 120.0
+_MOST_ROW = 16
 _MEAN_SHARE, _DEVIATION_SHARE, _DEVIATIONS = 1 / 8, 1 / 4, 4.0
 
 
@@ -39,10 +40,11 @@ class AnswerTimes:
 
     @property
     def deadline_s(self) -> float:
-        """How long to wait for the next answer."""
+        """How long to wait for the next answer; twice as long after each silence, until an answer comes."""
         if self._mean_s is None:
             return FIRST_S
-        return min(max(self._mean_s + _DEVIATIONS * self._deviation_s, LEAST_S), MOST_S)
+        measured_s = max(self._mean_s + _DEVIATIONS * self._deviation_s, LEAST_S)
+        return min(measured_s * 2.0**self._row, MOST_S)
 
     def answered(self, after_s: float) -> None:
         """An answer came so long after its request; one that came too late counts, too."""
@@ -61,7 +63,7 @@ class AnswerTimes:
         if sent_s < self._noticed_s:
             return
         self._noticed_s = now_s
-        self._row += 1
+        self._row = min(self._row + 1, _MOST_ROW)
         if self._row >= ROW and now_s >= self._rests_until_s:
             self._rests_until_s = now_s + min(REST_S * 2.0**self._rests, MOST_REST_S)
             self._rests += 1

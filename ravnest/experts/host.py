@@ -92,6 +92,7 @@ class ExpertHost:
         self._config, self._endpoint, self._table = config, endpoint, table
         self._search_dirs, self._path = search_dirs, path
         self._files = None if folder is None else ExpertFiles(folder, config.places)
+        self._checkpoints = {} if self._files is None else self._files.stored()
         self._look_s, self._report = look_s, report
         self._claims = Claims(endpoint.name, most_experts, wanted)
         self._most_experts = most_experts
@@ -287,10 +288,9 @@ class ExpertHost:
             else:
                 self._known.add(name)
         if seen.complete:
-            checkpoints = {} if self._files is None else self._files.stored()
             experts = list(self._config.places.experts())
             claims = {expert: one.value for expert, one in self._seen.claims.items()}
-            for decided in self._claims.looked(experts, claims, self.copies, checkpoints):
+            for decided in self._claims.looked(experts, claims, self.copies, self._checkpoints):
                 if isinstance(decided, GiveUp):
                     self._drop(decided.expert)
                     self.figures.given_up += 1
@@ -349,6 +349,7 @@ class ExpertHost:
             try:
                 self._files.write(expert, held.state(), held.kept)
                 self._written[expert] = held.updates
+                self._checkpoints[expert] = held.kept
             except NotWritten as error:
                 self.figures.not_written += 1
                 self._report(f"{expert_text(expert)}: not written: {error}")

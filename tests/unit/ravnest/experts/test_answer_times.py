@@ -24,6 +24,19 @@ def test_late_answers_make_the_deadline_longer() -> None:
     assert times.deadline_s > before_s
 
 
+def test_a_silence_doubles_the_deadline_until_an_answer_comes() -> None:
+    times = AnswerTimes()
+    times.answered(0.01)
+    deadlines = []
+    for silence in range(20):
+        times.failed(float(silence), silence + 0.5)
+        deadlines.append(times.deadline_s)
+    assert deadlines[:3] == [2 * LEAST_S, 4 * LEAST_S, 8 * LEAST_S]
+    assert deadlines[-1] == MOST_S
+    times.answered(0.01)
+    assert times.deadline_s == LEAST_S
+
+
 def test_a_host_that_fails_in_a_row_rests_longer_each_time() -> None:
     times, now_s = AnswerTimes(), 0.0
     for _ in range(ROW - 1):
