@@ -14,10 +14,14 @@ volunteer() {
         > "$out/$1.log" 2>&1 &
 }
 volunteer ada; volunteer bob; volunteer carl; killed=$!
-while [ "$(grep -c '"samples"' "$out/curve.jsonl" 2> /dev/null || true)" -lt 5 ] 2> /dev/null; do sleep 0.2; done
+while steps=$(grep -c '"samples"' "$out/curve.jsonl" 2> /dev/null || true); [ "${steps:-0}" -lt 5 ]; do
+    kill -0 "$backbone"
+    sleep 0.2
+done
 echo "carl is killed, and dora comes"
 kill -9 "$killed"
 volunteer dora
 wait "$backbone"
+wait
 "$python" -m ravnest collaborate people "$out"
 grep -h "gave" "$out/ada.log" "$out/bob.log" "$out/dora.log" || true
