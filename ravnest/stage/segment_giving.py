@@ -85,6 +85,9 @@ class SegmentGiving:
         """What may be sent now: to whom, the header and the bytes. There is nothing while weights change; `ready` says
         then that this is to be called again."""
         for key, gift in list(self._gifts.items()):
+            if key[0] not in self._rounds.rings.takers(key[1]):
+                self._drop(key)  # a warm spare that is lost
+                continue
             while self._may_send(gift):
                 with self._rounds.sending.unchanged() as still:
                     if not still:
