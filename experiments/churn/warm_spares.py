@@ -142,7 +142,7 @@ def _measured(run: "subprocess.Popen[bytes] | subprocess.Popen[str]", metrics: P
             elif kind == "replanned":
                 after.setdefault("started with", one["how"])
             elif kind == "restored" and one["stage"] == STAGE:
-                after.setdefault("state from", ", ".join(one["donors"]))
+                after.setdefault("state from", ", ".join(one["sources"]))
             elif kind == "replaced":
                 after.setdefault("trains, s", passed_s)
             elif kind == "update" and one["cluster"] == "c1" and "trains, s" in after:
