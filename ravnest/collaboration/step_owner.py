@@ -208,7 +208,8 @@ class StepOwner:
         stops = quotas(self._reports, self.needed, now_s)
         self._awaited = {peer for peer, samples in stops.items() if samples}
         self._opened_s = now_s
-        every = {peer: stops.get(peer, 0) for peer in sorted(self._ready)}
+        # No volunteer makes more than a whole batch: it waits there, whatever it is taken to have.
+        every = {peer: min(stops.get(peer, 0), self.target_batch) for peer in sorted(self._ready)}
         return [OpenStep(self.step, every)]
 
     def _sent(self, peer: str) -> None:

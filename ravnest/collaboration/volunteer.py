@@ -209,14 +209,19 @@ class _Visit:
         self._sign_in()
         self._volunteer.given.visits += 1
         while not stop():
-            self._hear(0.0 if self._steps.computes else IDLE_S)
+            full = self._steps.computes and self._steps.samples >= self._trainer.target_batch
+            untold = self._reported is None or self._reported.samples != self._steps.samples
+            if full and untold and self._steps.step is not None:
+                self._report(self._steps.step, self._steps.samples, due=True)
+            self._hear(IDLE_S if full or not self._steps.computes else 0.0)
             self._pump()
             if self._ended:
                 self._volunteer.given.weights = self._trainer.weights_hash()
                 return True
             if self._closed:
                 return False
-            if self._steps.computes:
+            # More than a whole batch is never one volunteer's: where steps are short, the word to stop comes late.
+            if self._steps.computes and self._steps.samples < self._trainer.target_batch:
                 self._compute()
         return True
 

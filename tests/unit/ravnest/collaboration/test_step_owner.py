@@ -77,6 +77,12 @@ def test_a_late_peer_is_not_waited_for_beyond_patience() -> None:
     assert owner.needed == 110
 
 
+def test_nobody_is_told_to_make_more_than_a_whole_batch() -> None:
+    owner = owner_of("a", "b")
+    owner.handle(progress("b", 0), 0.0)
+    assert owner.handle(progress("a", 5000), 0.0) == [OpenStep(0, {"a": 100, "b": 0})]
+
+
 def test_patience_follows_what_contributions_took() -> None:
     owner = owner_of("a")
     assert owner.patience_s == FIRST_PATIENCE_S
