@@ -175,8 +175,8 @@ def _compared(family: Family, warn: Callable[[str], None]) -> Outcome:
         job = job_of(replace(family, lr=RULE * family.lr))
         data = load_data(job, job.file)
         captured = capture_job(job, job.file, data)
-        nodes = fleet(min(2, len(captured.units)))
-        plan = prepare_plan(nodes, job, min_stages=len(nodes.nodes), step=lambda _: None, warn=warn).plan
+        stages = min(2, len(captured.units))
+        plan = prepare_plan(fleet(stages), job, min_stages=stages, step=lambda _: None, warn=warn).plan
     except RavnestError as error:
         return Outcome(refused=" ".join(str(error).split()))
     weights = every_name(captured, make_weights(job, job.file))

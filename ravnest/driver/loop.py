@@ -390,11 +390,14 @@ class DriverLoop:
             self._lose(end.stage, f"{self._watch.called(end.stage)} left before the run was over")
 
     def _farewell(self) -> None:
-        """Wait up to 20 s for the stages to leave by themselves. The results of the run are saved already."""
-        deadline_s = self._times()[1] + _LEAVE_S
-        while self._stages & set(self._control.clusters.stages) and self._times()[1] < deadline_s:
-            for delivery in self._endpoint.poll(_POLL_S):
-                if self._trace is not None:  # the last pieces of their timelines
-                    self._trace.draw(delivery.sender, delivery.message, self._now())
-            for end in self._news.ended():
-                self._stages.discard(end.stage)
+        """Wait up to 20 s for the stages to leave, and take what they had not told. The results are saved already."""
+        deadline_s, heard = self._times()[1] + _LEAVE_S, True
+        while (heard or self._stages & set(self._control.clusters.stages)) and self._times()[1] < deadline_s:
+            last = self._endpoint.poll(_POLL_S)
+            for each in last:
+                if self._trace is not None:
+                    self._trace.draw(each.sender, each.message, self._now())
+                if isinstance(each.message, m.MemoryPeaks):
+                    self._record.reported(each.sender, each.message)
+            self._stages -= {end.stage for end in self._news.ended()}
+            heard = bool(last)

@@ -16,7 +16,7 @@ from ring_allreduce.transport import Endpoint, Lane, Message
 
 
 class Sends:
-    """Sends the messages of one stage. The thread that makes it owns the endpoint; any other thread may call `send`."""
+    """Sends the messages of one stage. Any thread may call `send`; the one that calls `flush` owns the endpoint."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Sends:
         self.endpoint = endpoint
         self._on_sent = on_sent
         self._now = now
-        self._owner = threading.get_ident()
+        self._owner: int | None = None  # not who makes it: a stage is assembled beside the thread that turns it
         self._waiting: deque[tuple[str, Message, Sequence[Tensor]]] = deque()
         self._reports: deque[Message] = deque()  # what the driver did not take yet
 
@@ -54,12 +54,13 @@ class Sends:
         self.send(m.DRIVER, message)
 
     def forget_reports(self) -> None:
-        """Drop what is for the driver and was not sent yet. Only the owning thread may call this."""
+        """Drop what is for the driver and was not sent yet. Only the thread that owns the endpoint may call this."""
         self._reports.clear()
         self._waiting = deque(each for each in self._waiting if each[0] != m.DRIVER)
 
     def flush(self) -> None:
-        """Send everything that waits. Only the owning thread may call this."""
+        """Send everything that waits. Only the thread that owns the endpoint may call this."""
+        self._owner = threading.get_ident()
         self._report()
         while self._waiting:
             peer, message, tensors = self._waiting.popleft()

@@ -1,4 +1,5 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -27,7 +28,11 @@ def made():
     peer, mine = network.endpoint("peer", m.codec()), Woken(network.endpoint("mine", m.codec()))
     network.connect_all()
     heard = []
-    return Sends(mine, lambda message, began_s: heard.append((message, began_s)), lambda: 7.0), mine, peer, heard
+    with ThreadPoolExecutor(1) as aside:  # a stage is assembled beside the thread that turns it
+        on_sent = lambda message, began_s: heard.append((message, began_s))  # noqa: E731
+        sends = aside.submit(Sends, mine, on_sent, lambda: 7.0).result(10.0)
+    sends.flush()
+    return sends, mine, peer, heard
 
 
 def from_another_thread(sends, *messages):
@@ -40,7 +45,7 @@ def numbers(peer):
     return [delivery.message.update for delivery in peer.poll(0.0)]
 
 
-def test_the_owner_sends_at_once_and_says_when(made):
+def test_who_flushes_owns_the_endpoint_whoever_made_it_and_sends_at_once(made):
     sends, mine, peer, heard = made
     sends.send("peer", m.GlobalNorm(update=1, norm_sq=2.0))
     assert numbers(peer) == [1]
@@ -73,6 +78,7 @@ def test_a_driver_that_takes_nothing_stops_nobody_and_misses_nothing():
     network.connect_all()
     sent = []
     sends = Sends(mine, lambda message, began_s: sent.append(message), lambda: 7.0)
+    sends.flush()
     for number in range(8):
         sends.tell(m.GlobalNorm(update=number, norm_sq=2.0))
     sends.send("peer", m.GlobalNorm(update=99, norm_sq=2.0))
@@ -93,6 +99,7 @@ def test_a_neighbour_that_takes_nothing_is_an_error():
     mine = Woken(network.endpoint("mine", m.codec()))
     network.connect_all()
     sends = Sends(mine, lambda message, began_s: None, lambda: 7.0)
+    sends.flush()
     sends.send("peer", m.GlobalNorm(update=1, norm_sq=2.0))
     with pytest.raises(PeerStalled):
         sends.send("peer", m.GlobalNorm(update=2, norm_sq=2.0))
