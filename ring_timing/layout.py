@@ -96,8 +96,8 @@ def layout_of(elements: int, members: int, chunk_elements: int, shares: tuple[fl
     return Layout(elements, members, chunk_elements, shares)
 
 
-def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_bytes: int | None = None) -> int:
-    """Return the number of elements of a chunk.
+def chunk_elements_for(bytes_per_s: float | None, element_bytes: float, vector_bytes: int | None = None) -> int:
+    """Return the number of elements of a chunk, each of `element_bytes` bytes: 0.5 where two of them share one.
 
     `bytes_per_s` is the rate of the slowest hop of the ring and `vector_bytes` the size of the vector; each is None if
     it is not known.
@@ -109,5 +109,5 @@ def chunk_elements_for(bytes_per_s: float | None, element_bytes: int, vector_byt
         most = min(MOST_CHUNK_BYTES, bytes_per_s * CHUNK_SECONDS)
         if vector_bytes is not None:
             most = min(most, math.sqrt(vector_bytes * HANDLING_S * bytes_per_s))
-    elements = int(max(LEAST_CHUNK_BYTES, most)) // element_bytes
+    elements = int(int(max(LEAST_CHUNK_BYTES, most)) / element_bytes)
     return elements // CHUNK_GRAIN * CHUNK_GRAIN

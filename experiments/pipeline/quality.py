@@ -207,15 +207,15 @@ def _mean(outcomes: Sequence[Outcome]) -> float:
     return statistics.fmean(outcome.loss for outcome in outcomes)
 
 
-def _margin(values: Sequence[float]) -> float:
+def margin(values: Sequence[float]) -> float:
     """Half the 95 % interval of their mean, by Student's t."""
     spread = statistics.stdev(values) / math.sqrt(len(values))
     return STUDENT_975[len(values) - 2] * spread
 
 
 def _bound(values: Sequence[float]) -> float:
-    return statistics.fmean(values) + _margin(values)
+    return statistics.fmean(values) + margin(values)
 
 
 def _interval(values: Sequence[float], unit: str) -> str:
-    return f"{statistics.fmean(values):+.2f} ± {_margin(values):.2f} {unit}"
+    return f"{statistics.fmean(values):+.2f} ± {margin(values):.2f} {unit}"

@@ -33,9 +33,18 @@ from ring_allreduce.transport import Delivery, Message
 T = TypeVar("T")
 Tensors = tuple[Tensor, ...]
 
-_SHORT: Mapping[Wire, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
-_SCALES: Mapping[Wire, tuple[int | None, ...]] = {"float16": (), "int8": (None,)}
-"""The shapes of the scales that travel beside the values."""
+_SHORT: Mapping[Wire, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+    "int4": torch.uint8,
+}
+_SCALES: Mapping[Wire, tuple[torch.dtype, tuple[int | None, ...]]] = {
+    "float16": (torch.float32, ()),
+    "int8": (torch.float32, (None,)),
+    "int4": (torch.bfloat16, (None,)),
+}
+"""The dtypes and shapes of the scales that travel beside the values."""
 
 
 class Crossing:
@@ -43,7 +52,7 @@ class Crossing:
 
     def __init__(self, specs: Sequence[ValueSpec], wire: Wire, sender: str, what: str) -> None:
         self._specs = tuple(specs)
-        self._wires = [wire if spec.needs_gradient and spec.dtype == torch.float32 else "exact" for spec in specs]
+        self._wires = [_wire_of(spec, wire) for spec in specs]
         self._title = f"{sender} sent {what}"
         self.travelling = tuple(
             form for spec, wire in zip(specs, self._wires, strict=True) for form in _forms(spec, wire)
@@ -153,13 +162,26 @@ def _needing(specs: Sequence[ValueSpec]) -> tuple[ValueSpec, ...]:
     return tuple(spec for spec in specs if spec.needs_gradient)
 
 
+def _wire_of(spec: ValueSpec, wire: Wire) -> Wire:
+    """The form in which a tensor of `spec` travels.
+
+    A byte of int4 has two numbers of one row, so that rows of an odd or a changing length travel as int8.
+    """
+    if not spec.needs_gradient or spec.dtype != torch.float32:
+        return "exact"
+    row = spec.shape[-1] if spec.shape else None
+    return "int8" if wire == "int4" and (row is None or row % 2) else wire
+
+
 def _forms(spec: ValueSpec, wire: Wire) -> list[ValueSpec]:
     """The specs of the tensors in which a tensor of `spec` travels: its values, and their scales."""
     if wire == "exact":
         return [spec]
-    values = replace(spec, dtype=_SHORT[wire], needs_gradient=False)
+    row = spec.shape[-1] if wire == "int4" else None
+    shape = spec.shape if row is None else (*spec.shape[:-1], row // 2)
+    values = replace(spec, dtype=_SHORT[wire], shape=shape, needs_gradient=False)
     scales = [_SCALES[wire]] if wire in _SCALES else []
-    return [values, *(ValueSpec(f"{spec.name}'s scale", torch.float32, shape, False) for shape in scales)]
+    return [values, *(ValueSpec(f"{spec.name}'s scale", dtype, shape, False) for dtype, shape in scales)]
 
 
 def _packed(tensor: Tensor, wire: Wire) -> list[Tensor]:
@@ -170,7 +192,8 @@ def _packed(tensor: Tensor, wire: Wire) -> list[Tensor]:
     values, *scales = encode(wire, flat, scale, None)
     if wire == "float16":
         scales = [torch.tensor(scale)]
-    return [values.view(tensor.shape), *scales]
+    shape = (*tensor.shape[:-1], tensor.shape[-1] // 2) if wire == "int4" else tensor.shape
+    return [values.view(shape), *scales]
 
 
 def _unpacked(parts: Sequence[Tensor], wire: Wire) -> Tensor:
@@ -178,7 +201,8 @@ def _unpacked(parts: Sequence[Tensor], wire: Wire) -> Tensor:
     if wire == "exact":
         return values
     scale = scales.pop().item() if wire == "float16" else 1.0
-    return decode(wire, [values.reshape(-1), *scales], values.numel(), scale, torch.float32).view(values.shape)
+    shape = (*values.shape[:-1], 2 * values.shape[-1]) if wire == "int4" else values.shape
+    return decode(wire, [values.reshape(-1), *scales], math.prod(shape), scale, torch.float32).view(shape)
 
 
 def _power_of_two(flat: Tensor) -> float:

@@ -17,13 +17,14 @@ from ravnest.job_sections import Section
 from ring_allreduce.ring import Wire, bytes_per_element
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
-WireName: TypeAlias = Literal["float32", "bfloat16", "float16", "int8"]
+WireName: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 
 _WIRES: Mapping[WireName, Wire] = {
     "float32": "exact",
     "bfloat16": "bfloat16",
     "float16": "float16",
     "int8": "int8",
+    "int4": "int4",
 }
 _FLOAT32_BYTES = 4
 
@@ -63,7 +64,8 @@ class WireConfig(Section):
     """The `wire` section of the job file: how tensors travel between the stages of a pipeline."""
 
     activations: WireName = "float32"
-    """The form of activations: float32 is exact, bfloat16 and float16 take half the bytes, int8 a quarter."""
+    """The form of activations: float32 is exact, bfloat16 and float16 take half the bytes, int8 a quarter,
+    int4 an eighth and a little."""
 
     gradients: WireName = "float32"
     """The form of gradients."""

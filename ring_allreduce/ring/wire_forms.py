@@ -1,4 +1,4 @@
-"""One chunk as it travels: exact, bfloat16, float16 or blockwise int8, and what the receiver makes of it. Pure.
+"""One chunk as it travels: exact, bfloat16, float16, blockwise int8 or int4, and what the receiver makes of it. Pure.
 
 In: a vector of numbers and the weight behind it. Out: the tensors that carry it, and the residual that is left for
 error feedback; or the vector again, unless it is refused. This module knows no ring, member or round: the executor
@@ -8,10 +8,13 @@ keeps the residual, and the next round adds it.
     bfloat16   2 bytes a number, float32's range, 8 bits of it; float32 vectors only, as below
     float16    2 bytes a number, 11 bits; the mean is sent, so that a sum over many samples does not overflow 65504
     int8       round(x / scale), scale = max|x| / 127 of each BLOCK numbers, the scales beside them in float32
+    int4       round(x / scale), scale = max|x| / 7 of each 64 numbers, the scales beside them in bfloat16; a byte has
+               two numbers, the first in its low half, each plus 8
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -20,22 +23,73 @@ from torch import Tensor
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring.events import LEAST_WEIGHT
 
-Wire = Literal["exact", "bfloat16", "float16", "int8"]
+Wire = Literal["exact", "bfloat16", "float16", "int8", "int4"]
 
 WIRES: tuple[Wire, ...] = get_args(Wire)
 
 BLOCK = 256
-"""Numbers that share one scale in int8; the last block of a chunk may be shorter."""
+"""Numbers that share one scale in int8; the last block of a chunk may be shorter, in int4 too."""
 
 NOT_FINITE = "it holds NaN or infinite numbers"
 
 _ROUNDED = 1.0 + 2.0**-6
 """Compression may make a number larger by this factor at most."""
 
-_LEVELS = 127
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
 """Where |x| / scale could overflow the block is sent as zeros, less than 2e-36 away, and the residual has the rest."""
-_MOST_SCALE = torch.finfo(torch.float32).max / (_LEVELS + 1)
+
+
+@dataclass(frozen=True)
+class _Blockwise:
+    """A form of whole numbers from -levels to levels, of which `block` share one scale of dtype `scales`."""
+
+    levels: int
+    block: int
+    scales: torch.dtype
+    in_a_byte: int
+
+    @property
+    def bytes_per_element(self) -> float:
+        return 1.0 / self.in_a_byte + self.scales.itemsize / self.block
+
+    @property
+    def values(self) -> torch.dtype:
+        """The dtype of what carries the whole numbers."""
+        return torch.int8 if self.in_a_byte == 1 else torch.uint8
+
+    @property
+    def most_scale(self) -> float:
+        """The largest scale: no number that it makes is infinite, not even the one below -levels."""
+        return torch.finfo(torch.float32).max / (self.levels + 1)
+
+    def rows(self, elements: int) -> int:
+        """How many scales so many numbers have."""
+        return -(-elements // self.block)
+
+    def blocks(self, vector: Tensor) -> Iterator[Tensor]:
+        """Yields `vector` in rows of `block` numbers, then what is left as one shorter row. Views."""
+        whole = vector.numel() // self.block * self.block
+        if whole:
+            yield vector[:whole].view(-1, self.block)
+        if whole < vector.numel():
+            yield vector[whole:].view(1, -1)
+
+    def columns(self, scales: Tensor, elements: int) -> Iterator[Tensor]:
+        """Yields the scales of each of `blocks`, as columns. Views."""
+        rows = elements // self.block
+        if rows:
+            yield scales[:rows, None]
+        if rows < scales.numel():
+            yield scales[rows:, None]
+
+
+_BLOCKWISE: Mapping[Wire, _Blockwise] = {
+    "int8": _Blockwise(127, BLOCK, torch.float32, 1),
+    "int4": _Blockwise(7, 64, torch.bfloat16, 2),
+}
+_SHIFT = 8
+"""What is added to a whole number of int4, so that it fits into half of a byte."""
+
 _MEAN_WEIGHTS = (1e-30, 1e30)
 """float16: a sum behind another weight (none at all, for instance) is sent as it is."""
 
@@ -53,7 +107,9 @@ def check_wire(wire: Wire, dtype: torch.dtype) -> None:
 def bytes_per_element(wire: Wire, dtype: torch.dtype = torch.float32) -> float:
     """Return the bytes that one number of a vector of `dtype` takes on the wire, scales included, headers not."""
     check_wire(wire, dtype)
-    return {"exact": float(dtype.itemsize), "bfloat16": 2.0, "float16": 2.0, "int8": 1.0 + 4.0 / BLOCK}[wire]
+    if wire in _BLOCKWISE:
+        return _BLOCKWISE[wire].bytes_per_element
+    return float(dtype.itemsize) if wire == "exact" else 2.0
 
 
 def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) -> list[Tensor]:
@@ -66,8 +122,8 @@ def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) 
     if wire == "exact":
         return [partial]
     check_wire(wire, partial.dtype)
-    if wire == "int8":
-        return _encode_int8(partial, residual)
+    if wire in _BLOCKWISE:
+        return _encode_blocks(_BLOCKWISE[wire], partial, residual)
     factor = _mean_weight(weight) if wire == "float16" else 1.0
     values = (partial if factor == 1.0 else partial / factor).to(_cast(wire))
     if residual is not None:
@@ -93,8 +149,8 @@ def decode(
     beyond `most`.
     """
     check_wire(wire, dtype)
-    if wire == "int8":
-        vector = _decode_int8(tensors, elements)
+    if wire in _BLOCKWISE:
+        vector = _decode_blocks(_BLOCKWISE[wire], tensors, elements)
         _require_within(vector, most)
         return vector
     sent = dtype if wire == "exact" else _cast(wire)
@@ -176,57 +232,57 @@ def _mean_weight(weight: float) -> float:
     return weight if least <= weight <= most else 1.0
 
 
-def _blocks(vector: Tensor) -> Iterator[Tensor]:
-    """Return `vector` in rows of BLOCK numbers, then what is left as one shorter row. Views."""
-    whole = vector.numel() // BLOCK * BLOCK
-    if whole:
-        yield vector[:whole].view(-1, BLOCK)
-    if whole < vector.numel():
-        yield vector[whole:].view(1, -1)
-
-
-def _scales_of(scales: Tensor, elements: int) -> Iterator[Tensor]:
-    """Return the scales of each of `_blocks`, as columns. Views."""
-    rows = elements // BLOCK
-    if rows:
-        yield scales[:rows, None]
-    if rows < scales.numel():
-        yield scales[rows:, None]
-
-
-def _encode_int8(partial: Tensor, residual: Tensor | None) -> list[Tensor]:
+def _encode_blocks(form: _Blockwise, partial: Tensor, residual: Tensor | None) -> list[Tensor]:
     elements = partial.numel()
-    values = torch.empty(elements, dtype=torch.int8)
-    scales = torch.empty(-(-elements // BLOCK), dtype=torch.float32)
-    rounded = torch.empty_like(partial)  # the only temporary of the chunk's size
-    columns = list(_scales_of(scales, elements))
-    for block, scale, rows in zip(_blocks(partial), columns, _blocks(rounded), strict=True):
+    scales = torch.empty(form.rows(elements), dtype=torch.float32)
+    columns = list(form.columns(scales, elements))
+    for block, scale in zip(form.blocks(partial), columns, strict=True):
         # Two passes without a temporary are faster than one over |x|.
         largest = torch.maximum(block.amax(1, keepdim=True), -block.amin(1, keepdim=True))
-        torch.div(largest, _LEVELS, out=scale)
-        scale[scale < _LEAST_SCALE] = 0.0
+        torch.div(largest, form.levels, out=scale)
+    scales[scales < _LEAST_SCALE] = 0.0
+    sent = scales.to(form.scales)
+    scales.copy_(sent)  # what the receiver will multiply by
+    rounded = torch.empty_like(partial)  # the only temporary of the chunk's size
+    for block, scale, rows in zip(form.blocks(partial), columns, form.blocks(rounded), strict=True):
         per_scale = scale.reciprocal()
         per_scale[scale == 0.0] = 0.0
         torch.mul(block, per_scale, out=rows).round_()
-    values.copy_(rounded)
+    values = rounded.to(torch.int8) if form.in_a_byte == 1 else _packed_halves(rounded)
     if residual is not None:
-        for scale, rows in zip(columns, _blocks(rounded), strict=True):
+        for scale, rows in zip(columns, form.blocks(rounded), strict=True):
             rows *= scale
         residual += torch.sub(partial, rounded, out=rounded)
-    return [values, scales]
+    return [values, sent]
 
 
-def _decode_int8(tensors: Sequence[Tensor], elements: int) -> Tensor:
-    _check_form(tensors, [("values", torch.int8, elements), ("scales", torch.float32, -(-elements // BLOCK))])
-    values, scales = tensors
-    vector = values.to(torch.float32)
+def _decode_blocks(form: _Blockwise, tensors: Sequence[Tensor], elements: int) -> Tensor:
+    length = -(-elements // form.in_a_byte)
+    _check_form(tensors, [("values", form.values, length), ("scales", form.scales, form.rows(elements))])
+    values, scales = tensors[0], tensors[1].to(torch.float32)
+    vector = values.to(torch.float32) if form.in_a_byte == 1 else _unpacked_halves(values, elements)
     if elements:
         least, most = (limit.item() for limit in torch.aminmax(scales))
-        if not (least >= 0.0 and most <= _MOST_SCALE):  # NaN fails either
+        if not (least >= 0.0 and most <= form.most_scale):  # NaN fails either
             raise InvalidInput(f"its scales must be finite and at least 0, not {least:g} to {most:g}")
-        for scale, rows in zip(_scales_of(scales, elements), _blocks(vector), strict=True):
+        for scale, rows in zip(form.columns(scales, elements), form.blocks(vector), strict=True):
             rows *= scale
     return vector
+
+
+def _packed_halves(rounded: Tensor) -> Tensor:
+    """Two of these whole numbers in each byte; the last byte has one where they are odd in number."""
+    halves = (rounded + _SHIFT).to(torch.uint8)
+    packed = halves[::2].clone()
+    packed[: halves.numel() // 2] |= halves[1::2] << 4
+    return packed
+
+
+def _unpacked_halves(packed: Tensor, elements: int) -> Tensor:
+    vector = torch.empty(2 * packed.numel(), dtype=torch.float32)
+    vector[::2] = packed & 0xF
+    vector[1::2] = packed >> 4
+    return vector[:elements].sub_(_SHIFT)
 
 
 def _check_form(tensors: Sequence[Tensor], expected: Sequence[tuple[str, torch.dtype, int]]) -> None:

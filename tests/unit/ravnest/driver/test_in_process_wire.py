@@ -13,7 +13,7 @@ from ravnest.job.initial_weights import make_weights
 from ravnest.stage import messages as m
 from tests.support.local import JOB_FILE, local_run, setups_of, tiny_job
 
-FORMS = ["float32", "bfloat16", "float16", "int8"]
+FORMS = ["float32", "bfloat16", "float16", "int8", "int4"]
 
 
 def trained(activations, gradients, **changes):
@@ -31,7 +31,7 @@ def test_float32_is_the_run_without_the_option_and_the_others_learn_as_well():
     for form in FORMS[1:]:
         short, held_out = trained(form, form)
         assert short != losses
-        assert short[0] == pytest.approx(losses[0], rel=0.02)
+        assert short[0] == pytest.approx(losses[0], rel=0.05)
         assert held_out == pytest.approx(exact, rel=0.1), form
 
 

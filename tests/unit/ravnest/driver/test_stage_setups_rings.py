@@ -40,14 +40,14 @@ def test_chunks_follow_the_slowest_hop():
     assert slow < usual
 
 
-@pytest.mark.parametrize(("wire", "part"), [("exact", 1), ("bfloat16", 2), ("float16", 2), ("int8", 4)])
+@pytest.mark.parametrize(("wire", "part"), [("exact", 1), ("bfloat16", 2), ("float16", 2), ("int8", 4), ("int4", 8)])
 def test_chunks_hold_more_numbers_in_a_shorter_form_and_whole_blocks(wire, part):
     plan = plan_of(2, n10=1e6)
     usual = progress_ring(plan, plan.rings[0], 10**8, "exact").chunk_elements
     spec = progress_ring(plan, plan.rings[0], 10**8, wire)
     assert spec.wire == wire
     assert abs(spec.chunk_elements - part * usual) <= part * BLOCK
-    if wire == "int8":
+    if wire in ("int8", "int4"):
         assert spec.chunk_elements % BLOCK == 0
 
 

@@ -59,7 +59,10 @@ def test_a_job_survives_being_embedded_in_a_plan(changes):
 @pytest.mark.parametrize(
     ("averaging", "said"),
     [
-        ({"wire": "int4"}, "averaging.wire: must be 'float32', 'bfloat16', 'float16' or 'int8', not the text 'int4'"),
+        (
+            {"wire": "int3"},
+            "averaging.wire: must be 'float32', 'bfloat16', 'float16', 'int8' or 'int4', not the text 'int3'",
+        ),
         ({"weighting": "speed"}, "averaging.weighting: must be 'samples' or 'equal', not the text 'speed'"),
         ({"outer": None}, "averaging.outer: expected none or {nesterov: {lr: 0.7, momentum: 0.9}}"),
         ({"outer": "adam"}, "averaging.outer: expected none or {nesterov"),
@@ -80,7 +83,10 @@ def test_faults_of_averaging_name_the_key_and_what_was_expected_in_one_line(aver
 @pytest.mark.parametrize(
     ("wire", "said"),
     [
-        ({"activations": "int4"}, "wire.activations: must be 'float32', 'bfloat16', 'float16' or 'int8', not the text"),
+        (
+            {"activations": "int3"},
+            "wire.activations: must be 'float32', 'bfloat16', 'float16', 'int8' or 'int4', not the text",
+        ),
         ({"activation": "int8"}, "wire.activation: is not a known key; did you mean 'activations'?"),
     ],
 )

@@ -10,12 +10,12 @@ from ravnest.splitting import ValueSpec
 from ravnest.stage.boundary_tensors import Crossing, StageCrossings
 from tests.support.local import setups_of, tiny_job
 
-HIDDEN = ValueSpec("hidden", torch.float32, (None, 3, 5), needs_gradient=True)
+HIDDEN = ValueSpec("hidden", torch.float32, (None, 3, 6), needs_gradient=True)
 MASK = ValueSpec("mask", torch.bool, (None, 3), needs_gradient=False)
 ADDED = ValueSpec("added", torch.float32, (None, 3), needs_gradient=False)
-SHORT = ("bfloat16", "float16", "int8")
-RELATIVE = {"bfloat16": 2**-8, "float16": 2**-11, "int8": 0.5 / 127}
-"""The largest error, of a number for the first two down to 2⁻¹⁴ of the largest, of the block's largest for int8."""
+SHORT = ("bfloat16", "float16", "int8", "int4")
+RELATIVE = {"bfloat16": 2**-8, "float16": 2**-11, "int8": 0.5 / 127, "int4": 0.5 / 7 * (1 + 2**-8)}
+"""The largest error, of a number for the first two down to 2⁻¹⁴ of the largest, of the block's largest else."""
 
 
 def crossing(wire, *specs):
@@ -31,7 +31,7 @@ def through(wire, tensor, spec=HIDDEN):
 @pytest.mark.parametrize("wire", ["exact", *SHORT])
 def test_a_message_brings_what_it_is_said_to_bring(wire):
     cut = crossing(wire, MASK, HIDDEN, ADDED)
-    sent = cut.pack([torch.ones(4, 3, dtype=torch.bool), torch.randn(4, 3, 5), torch.full((4, 3), -3e38)])
+    sent = cut.pack([torch.ones(4, 3, dtype=torch.bool), torch.randn(4, 3, 6), torch.full((4, 3), -3e38)])
     assert len(sent) == len(cut.travelling)
     for tensor, spec in zip(sent, cut.travelling, strict=True):
         assert tensor.dtype == spec.dtype
@@ -58,16 +58,16 @@ def test_what_needs_no_gradient_travels_exactly(wire):
 def test_a_short_form_keeps_numbers_of_any_magnitude(wire, exponent, batch, seed):
     """Gradients as small as 1e-24 do not vanish, nor do large ones overflow."""
     draw = torch.Generator().manual_seed(seed)
-    tensor = torch.randn(batch, 3, 5, generator=draw) * 2.0**exponent
+    tensor = torch.randn(batch, 3, 6, generator=draw) * 2.0**exponent
     error = (through(wire, tensor) - tensor).abs()
     largest = tensor.abs().max()
-    allowed = RELATIVE[wire] * (largest if wire == "int8" else tensor.abs()) + largest * 2**-24
+    allowed = RELATIVE[wire] * (largest if wire.startswith("int") else tensor.abs()) + largest * 2**-24
     assert bool((error <= allowed * (1 + 1e-6)).all())
 
 
 @pytest.mark.parametrize("wire", SHORT)
 def test_zeros_and_nothing_at_all_travel(wire):
-    assert torch.equal(through(wire, torch.zeros(2, 3, 5)), torch.zeros(2, 3, 5))
+    assert torch.equal(through(wire, torch.zeros(2, 3, 6)), torch.zeros(2, 3, 6))
     scalar = ValueSpec("one", torch.float32, (), needs_gradient=True)
     assert through(wire, torch.tensor(-0.75), scalar).item() == pytest.approx(-0.75, rel=0.01)
 
@@ -75,7 +75,7 @@ def test_zeros_and_nothing_at_all_travel(wire):
 @pytest.mark.parametrize("wire", SHORT)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_refused_with_the_stage_s_name(wire, bad):
-    tensor = torch.ones(2, 3, 5)
+    tensor = torch.ones(2, 3, 6)
     tensor[1, 2, 3] = bad
     with pytest.raises(RunFailed, match=r"^c0\.s1 sent activations whose 'hidden' cannot be read: .*diverged\?"):
         through(wire, tensor)
@@ -83,9 +83,16 @@ def test_numbers_that_are_not_finite_are_refused_with_the_stage_s_name(wire, bad
 
 def test_scales_for_another_number_of_blocks_are_refused():
     cut = crossing("int8")
-    values, scales = cut.pack([torch.randn(100, 3, 5)])
+    values, scales = cut.pack([torch.randn(100, 3, 6)])
     with pytest.raises(RunFailed, match=r"^c0\.s1 sent activations whose 'hidden' cannot be read: scales"):
         cut.unpack([values, scales[:-1]])
+
+
+@pytest.mark.parametrize("shape", [(), (None,), (None, 3, 5), (None, 3, None)])
+def test_rows_that_do_not_fill_bytes_travel_as_int8_where_int4_is_asked(shape):
+    odd = ValueSpec("odd", torch.float32, shape, needs_gradient=True)
+    assert crossing("int4", odd).travelling == crossing("int8", odd).travelling
+    assert crossing("int4", HIDDEN).travelling[0].shape == (None, 3, 3)
 
 
 def test_other_floats_than_float32_travel_as_they_are():

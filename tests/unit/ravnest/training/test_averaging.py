@@ -29,7 +29,9 @@ def test_momentum_and_what_is_fed_back_take_memory():
     assert both.state_bytes_per_parameter_byte(2) == 4
 
 
-@pytest.mark.parametrize(("wire", "part"), [("bfloat16", 0.5), ("float16", 0.5), ("int8", (1 + 4 / 256) / 4)])
+@pytest.mark.parametrize(
+    ("wire", "part"), [("bfloat16", 0.5), ("float16", 0.5), ("int8", (1 + 4 / 256) / 4), ("int4", (0.5 + 2 / 64) / 4)]
+)
 def test_shorter_forms_move_fewer_bytes(wire, part):
     assert AveragingConfig(wire=wire).wire_bytes_per_parameter_byte == part
 

@@ -47,10 +47,11 @@ def allowed_error(wire, vector, weight):
     if wire == "float16":
         least = weight if 1e-30 <= weight <= 1e30 else 1.0
         return vector.abs() * 2.0**-10 + least * 2.0**-24
+    block, step = {"int8": (BLOCK, 1 / 127 + 2e-6), "int4": (64, (1 + 2**-8) / 7)}[wire]
     largest = torch.zeros_like(vector)
-    for start in range(0, vector.numel(), BLOCK):
-        largest[start : start + BLOCK] = vector[start : start + BLOCK].abs().max()
-    return largest * (0.5 / 127 + 1e-6) + 2e-36
+    for start in range(0, vector.numel(), block):
+        largest[start : start + block] = vector[start : start + block].abs().max()
+    return largest * 0.5 * step + 2e-36
 
 
 @settings(max_examples=150, deadline=None)
@@ -127,11 +128,12 @@ def test_sums_over_many_samples_fit_a_float16():
         through("float16", vector, 1.0)
 
 
-def test_int8_blocks_of_zeros_and_of_next_to_nothing_arrive_as_zeros():
-    for filling in (0.0, -0.0, 1e-45, -1e-37, 1e-36):
+@pytest.mark.parametrize(("wire", "levels"), [("int8", 127), ("int4", 7)])
+def test_blocks_of_zeros_and_of_next_to_nothing_arrive_as_zeros(wire, levels):
+    for filling in (0.0, -0.0, 1e-45, -1e-38 * levels, 8e-39 * levels):
         vector = torch.full((BLOCK + 3,), filling)
         residual = torch.zeros_like(vector)
-        assert not through("int8", vector, 1.0, residual).any()
+        assert not through(wire, vector, 1.0, residual).any()
         assert torch.equal(residual, vector)
 
 
@@ -141,6 +143,18 @@ def test_int8_a_block_has_its_own_scale_and_a_short_last_one_too():
     assert values.tolist() == [127] * (2 * BLOCK) + [-127] * 7
     assert torch.allclose(scales * 127, torch.tensor([100.0, 1e-3, 1e-6]))
     assert torch.allclose(through("int8", vector), vector, rtol=1e-6)
+
+
+@pytest.mark.parametrize("elements", [64, 65, 66, 131])
+def test_int4_a_byte_has_two_numbers_and_the_last_may_have_one(elements):
+    vector = torch.arange(elements).remainder(15).sub(7).float() * 0.5  # the levels, where a scale of 0.5 is exact
+    vector[63:] = 0.0
+    vector[64:] = -3.5
+    values, scales = encode("int4", vector, 1.0, None)
+    assert (values.dtype, values.numel()) == (torch.uint8, (elements + 1) // 2)
+    assert scales.tolist() == [0.5] * scales.numel()
+    assert values[0].item() == 1 + (2 << 4)
+    assert torch.equal(through("int4", vector), vector)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -153,21 +167,23 @@ def test_numbers_that_are_none_are_refused_by_the_receiver(wire, wrong, at):
         through(wire, vector, 2.0)
 
 
-@pytest.mark.parametrize("scale", [math.nan, math.inf, -1.0, torch.finfo(torch.float32).max])
-def test_scales_that_nobody_computes_are_refused(scale):
-    values, scales = encode("int8", torch.ones(2 * BLOCK), 1.0, None)
+@pytest.mark.parametrize("wire", ["int8", "int4"])
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -1.0, 3e38])
+def test_scales_that_nobody_computes_are_refused(wire, scale):
+    values, scales = encode(wire, torch.ones(2 * BLOCK), 1.0, None)
     scales[1] = scale
     with pytest.raises(InvalidInput, match="scales must be finite"):
-        decode("int8", [values, scales], 2 * BLOCK, 1.0, torch.float32)
+        decode(wire, [values, scales], 2 * BLOCK, 1.0, torch.float32)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(WIRES), st.integers(0, 600), st.integers(0, 600), st.integers(0, 3), st.sampled_from(WIRES))
 def test_tensors_of_another_form_are_refused(wire, elements, sent, drop, sent_as):
     tensors = encode(sent_as, torch.ones(sent), 1.0, None)[: 3 - drop]
-    fits = sent_as == wire and sent == elements and len(tensors) == (2 if wire == "int8" else 1)
+    fits = sent_as == wire and sent == elements and len(tensors) == (2 if wire in ("int8", "int4") else 1)
     if fits:
-        assert torch.allclose(decode(wire, tensors, elements, 1.0, torch.float32), torch.ones(sent), rtol=1e-5)
+        within = 2.0**-8 if wire == "int4" else 1e-5
+        assert torch.allclose(decode(wire, tensors, elements, 1.0, torch.float32), torch.ones(sent), rtol=within)
     else:
         with pytest.raises(InvalidInput, match=r"tensors in a chunk|for torch"):
             decode(wire, tensors, elements, 1.0, torch.float32)
@@ -188,8 +204,8 @@ def test_only_float32_is_compressed(wire, dtype):
 
 
 def test_unknown_wires_and_integers_are_refused():
-    with pytest.raises(InvalidInput, match="exact, bfloat16, float16, int8, not 'int4'"):
-        check_wire("int4", torch.float32)
+    with pytest.raises(InvalidInput, match="exact, bfloat16, float16, int8, int4, not 'int3'"):
+        check_wire("int3", torch.float32)
     with pytest.raises(InvalidInput, match="only floating"):
         check_wire("exact", torch.int64)
 

@@ -1,0 +1,109 @@
+"""Activations and gradients that cross the cuts of a pipeline in shorter forms: what four stages learn then.
+
+In: a GPT on characters and a convolutional network on digits, each cut in three places. Out: their held-out losses.
+What crosses a cut is packed and unpacked by the stage's own code (ravnest/stage/boundary_tensors.py), within one plain
+loop without staleness, so that nothing but the form differs between runs of one seed.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.harness.report import Part
+from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
+from experiments.wire.forms import SEEDS, losses_of, part_of
+from ravnest.splitting import ValueSpec
+from ravnest.stage.boundary_tensors import Crossing
+from ravnest.training.precision import WireName, ring_wire
+
+MOST, LEAST_RATIO = 0.01, 32.0
+CLIP = 1.0
+LR = 2e-3
+UPDATES = {"characters": 1500, "digits": 400}
+
+
+def run(*, quick: bool) -> Part:
+    """Train each task in each form, with the same seeds."""
+    torch.set_num_threads(1)
+    tasks: dict[str, Task] = {"digits": Digits()}
+    if not quick:
+        tasks["characters"] = Characters(SHAKESPEARE, layers=4, width=64, context=32, batch=16)
+    seeds = SEEDS[:1] if quick else SEEDS
+    updates = dict.fromkeys(UPDATES, 3) if quick else UPDATES
+    losses = losses_of(tasks, lambda name, task, form, seed: trained(task, form, seed, updates[name]), seeds)
+    sizes = "; ".join(f"{task.name}; {updates[name]} updates" for name, task in tasks.items())
+    return part_of(
+        "cuts",
+        "Across cuts: activations and gradients",
+        losses,
+        most=MOST,
+        least_ratio=LEAST_RATIO,
+        notes=[
+            f"{sizes}; {len(seeds)} seeds. AdamW at {LR:g}, gradients clipped at {CLIP:g}. Four stages, so three cuts, "
+            "through which activations and gradients go in the form; evaluations are exact, as in a run.",
+        ],
+    )
+
+
+def trained(task: Task, form: WireName, seed: int, updates: int) -> float:
+    """The held-out loss after so many updates."""
+    model = task.model(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    with cut(model, form):
+        for inputs, target in islice(task.batches(seed), updates):
+            optimizer.zero_grad()
+            task.loss(model(inputs), target).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+    return task.held_out_loss(model, whole=True)
+
+
+@contextmanager
+def cut(model: nn.Module, form: WireName) -> Iterator[None]:
+    """Within it, what leaves the model's first three stages crosses a cut in this form."""
+    handles = [module.register_forward_hook(_crosses(form)) for module in last_modules(model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def last_modules(model: nn.Module) -> Sequence[nn.Module]:
+    """The last module of each of the first three stages."""
+    blocks = getattr(model, "blocks", None)
+    if blocks is not None:
+        return [blocks[len(blocks) * stage // 4 - 1] for stage in (1, 2, 3)]
+    return [model.get_submodule(name) for name in ("stem", "second", "down")]
+
+
+def _crosses(form: WireName) -> Any:
+    def hook(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        crossed: Tensor = _Cut.apply(output, form)  # type: ignore[no-untyped-call]
+        return crossed
+
+    return hook
+
+
+class _Cut(torch.autograd.Function):
+    """A cut: what goes forth and what comes back is packed and unpacked."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, form: WireName) -> Tensor:
+        ctx.form = form
+        return _passed(value, form)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _passed(gradient, ctx.form), None
+
+
+def _passed(value: Tensor, form: WireName) -> Tensor:
+    spec = ValueSpec("value", torch.float32, (None, *value.shape[1:]), needs_gradient=True)
+    crossing = Crossing([spec], ring_wire(form), "c0.s0", "values")
+    (received,) = crossing.unpack(crossing.pack([value.contiguous()]))
+    return received

@@ -1,0 +1,18 @@
+"""`python -m experiments.wire --quick`: both parts work."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.wire.__main__ import PARTS, main
+from tests.support.experiments import check_form, claims_of, run_quick
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_both_parts_run_and_judge_every_form(tmp_path: Path) -> None:
+    document = run_quick(main, tmp_path)
+    check_form(document, "wire", [*PARTS])
+    for part in document["parts"].values():
+        assert claims_of(part).keys() == {"bytes", "bfloat16", "int8", "int4"}
+        assert [row[2] for row in part["tables"][0]["rows"]] == sorted(row[2] for row in part["tables"][0]["rows"])
