@@ -14,7 +14,7 @@ from ravnest.driver.cluster_starts import Listening, Recovery
 from ravnest.driver.loop_parts import StageLinks
 from ravnest.driver.node_requests import RunRequest
 from ravnest.driver.observe.place_events import NodesSharedOutEvent, replanned
-from ravnest.driver.observe.record import RunRecord
+from ravnest.driver.observe.record import Report, RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.run_rings import RunRings
@@ -31,6 +31,7 @@ from ravnest.stage import state_messages as sm
 from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import Delivery, Lane, Unacceptable
 
+_FIGURES = m.Spans | m.MemoryPeaks | m.ImitationLateness | m.LinksUsed | m.StrangersRefused  # no progress by themselves
 _POLL_S = 0.1
 _NEWS_EVERY_S = 0.25
 _LEAVE_S = 20.0
@@ -56,11 +57,8 @@ class DriverLoop:
     ) -> None:
         """`stop_wanted` says whether the user wants an end; `recovery` starts lost clusters anew, and without it
         they stay out; `trace` takes the stages' timelines; `now` is the clock, in seconds."""
-        self._endpoint = links.endpoint
-        self._news = links.ends
-        self._outbox = links.outbox
-        self._control = control
-        self._watch = watch
+        self._endpoint, self._news, self._outbox = links.endpoint, links.ends, links.outbox
+        self._control, self._watch = control, watch
         self._rings = rings
         self._collector = collector
         self._record = record
@@ -76,8 +74,7 @@ class DriverLoop:
         self._paused_s = 0.0
         self._stages = set(record.stages)
         self._starting = set(record.stages)
-        self._next_alive_s = now()
-        self._next_news_s = now()
+        self._next_alive_s = self._next_news_s = now()
         self._stopping = self._stop_asked = False
         self._training_since_s: float | None = None
         self._remember: Callable[[], None] = recovery.remember if recovery is not None else lambda: None
@@ -240,7 +237,7 @@ class DriverLoop:
             if delivery.sender not in self._control.clusters.stages:
                 return  # its cluster has left the run
             raise RunFailed(f"{delivery.sender} sent what no stage sends: {message.reason}")
-        progress = not isinstance(message, m.Alive | m.Spans | m.MemoryPeaks | m.ImitationLateness | m.StrangersRefused)
+        progress = not isinstance(message, _FIGURES)
         if isinstance(message, m.Alive):
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
@@ -271,7 +268,7 @@ class DriverLoop:
                 self._record.updated(delivery.sender, message)
                 if self._recovery is not None:
                     self._recovery.slow.updated(delivery.sender, self._watch.node(delivery.sender), message, awake_s)
-            case m.RoundMerged() | m.WindowTuned() | m.BackwardSplit() | m.MemoryPeaks() | m.ImitationLateness():
+            case _ if isinstance(message, Report):
                 self._record.reported(delivery.sender, message)
             case m.StrangersRefused(connections=connections):
                 self._record.strangers(delivery.sender, connections)

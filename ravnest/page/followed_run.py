@@ -90,6 +90,10 @@ class FollowedRun:
         """The curves; empty where nothing can be shown."""
         return {} if self._view is None else self._view.curves()
 
+    def links(self) -> list[object]:
+        """All links; empty where nothing can be shown."""
+        return [] if self._view is None else self._view.links()
+
     def _state(self) -> tuple[State, float]:
         """What the run does, and for how many seconds it has written nothing."""
         lock, _ = look_at_lock(self.path)

@@ -17,11 +17,15 @@ _HELP: Mapping[str, str] = {
     "rounds_committed": "Rounds of averaging that were committed.",
     "round_age_seconds": "Seconds of training since the last committed round.",
     "round_seconds": "Seconds that the last committed round took.",
+    "round_slowest_hop_bytes_per_second": "Rate of the slowest hop of the last committed round.",
+    "round_slowest_hop_planned_bytes_per_second": "What one flow may have there, by the plan.",
     "checkpoint_age_seconds": "Seconds of training since the last checkpoint.",
     "cluster_trains": "Whether the cluster trains.",
     "cluster_samples_per_second": "Rate of the cluster.",
     "cluster_loss": "Training loss of the cluster, smoothed.",
     "cluster_lag_rounds": "Committed rounds that the cluster has not merged.",
+    "cluster_round_trip_seconds": "Round trip of a micro-batch without waiting for stages, as measured.",
+    "cluster_planned_round_trip_seconds": "The round trip that the plan predicts.",
     "cluster_window": "Micro-batches that may be in flight.",
     "stage_busy_ratio": "Share of its time in which the stage computed.",
     "stage_waiting_ratio": "Share of its time in which the stage waited.",
@@ -59,6 +63,9 @@ def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
     yield "rounds_committed", run, rounds.get("committed")
     yield "round_age_seconds", run, rounds.get("age_s")
     yield "round_seconds", run, rounds.get("seconds")
+    hop = rounds.get("slowest_hop") or {}
+    yield "round_slowest_hop_bytes_per_second", run, hop.get("hop_bytes_per_s")
+    yield "round_slowest_hop_planned_bytes_per_second", run, hop.get("planned_bytes_per_s")
     yield "checkpoint_age_seconds", run, (document.get("checkpoint") or {}).get("age_s")
     for cluster in document["clusters"]:
         of = [*run, ("cluster", cluster["cluster"])]
@@ -66,6 +73,8 @@ def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
         yield "cluster_samples_per_second", of, cluster["samples_per_s"]
         yield "cluster_loss", of, cluster["loss"]
         yield "cluster_lag_rounds", of, cluster["lag"]
+        yield "cluster_round_trip_seconds", of, cluster["round_trip_s"]
+        yield "cluster_planned_round_trip_seconds", of, cluster["planned_round_trip_s"]
         yield "cluster_window", of, cluster["window"]
         for stage in cluster["stages"]:
             at = [*of, ("stage", stage["stage"]), ("node", stage["node"])]

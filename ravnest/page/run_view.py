@@ -17,6 +17,7 @@ from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodesShar
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.page.curves import Curve
+from ravnest.page.link_view import LinkViews
 from ravnest.page.plan_facts import StageFacts, predictions_of, stages_of
 from ravnest.page.stage_view import StageView, number
 from ravnest.pipeline import stage_name
@@ -24,6 +25,8 @@ from ravnest.pipeline import stage_name
 Words = Callable[[report.RunEvent], str | None]
 """The sentence for an event; None for one that is shown otherwise."""
 MOST_EVENTS = 200
+MOST_LINKS = 12
+"""So many links are in the document, the worst ones."""
 MOST_POINTS = 400
 _MOST_POINTS_IN_ALL = 12_000
 _TONES = {
@@ -55,6 +58,9 @@ class _Cluster:
     state: str = "trains"
     reason: str | None = None
     since_s: float | None = None
+    round_trip_s: float | None = None
+    """Without waiting for stages, as its first stage measured it when it last changed the window."""
+    planned_round_trip_s: float | None = None
 
 
 class RunView:
@@ -75,17 +81,19 @@ class RunView:
                 ],
                 Curve(most),
                 cluster.window,
+                planned_round_trip_s=predicted.round_trip_s,
             )
             for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
         }
         self._stages = {stage.facts.stage: stage for each in self._clusters.values() for stage in each.stages}
+        self._links = LinkViews(plan, self._node_of)
         self._events: deque[dict[str, object]] = deque(maxlen=MOST_EVENTS)
         self._held_out: list[dict[str, object]] = []
         self._rate, self._rounds_s = Curve(MOST_POINTS), Curve(MOST_POINTS)
         self._progress: report.ProgressEvent | None = None
         self._phase: report.PhaseEvent | None = None
-        self._round: tuple[int, float, int, float | None] | None = None
-        """The last round that was committed: its number, when, at how many samples, and the seconds that it took."""
+        self._round: tuple[float, report.RoundCommittedEvent] | None = None
+        """When the last round was committed, and what was told of it."""
         self._checkpoint: tuple[str, int, float] | None = None
         self._session_s = self._before_s = 0.0
         self._samples = 0
@@ -117,6 +125,8 @@ class RunView:
                 self._timed(record)
             case "memory" | "stage" | "split" | "window":
                 self._measured(record)
+            case "links":
+                self._links.take(record)
             case kind:
                 try:
                     event = event_of(record)
@@ -150,6 +160,7 @@ class RunView:
             cluster, window = self._clusters.get(str(record.get("cluster"))), record.get("window")
             if cluster is not None and isinstance(window, int):
                 cluster.window = window
+                cluster.round_trip_s = number(record.get("round_trip_s"))
                 if window > cluster.largest_window:
                     cluster.largest_window = window
                     for each in cluster.stages:
@@ -158,6 +169,9 @@ class RunView:
         stage = self._stage(record)
         if stage is not None:
             stage.measured(record)
+
+    def _node_of(self, stage: str) -> str | None:
+        return self._stages[stage].node if stage in self._stages else None
 
     def _stage(self, record: Mapping[str, object]) -> StageView | None:
         index = record.get("stage")
@@ -171,7 +185,7 @@ class RunView:
                 self._progressed(event)
                 return
             case report.RoundCommittedEvent():
-                self._round = (event.round, self.at_s, event.samples, event.seconds)
+                self._round = self.at_s, event
                 if event.seconds is not None:
                     self._rounds_s.add(self.at_s, event.seconds)
             case report.EvaluatedEvent():
@@ -264,15 +278,8 @@ class RunView:
             if isinstance(spares, list)
             else [],
             "clusters": clusters,
-            "rounds": None
-            if self._round is None
-            else {
-                "committed": self._round[0],
-                "age_s": max(0.0, now_s - self._round[1]),
-                "seconds": self._round[3],
-                "samples_since": max(0, self._samples - self._round[2]),
-                "bytes": sum(stage.facts.round_bytes for stage in self._stages.values()),
-            },
+            "rounds": self._round_document(now_s),
+            "links": self._links.rows()[:MOST_LINKS],
             "checkpoint": None
             if self._checkpoint is None
             else {
@@ -287,9 +294,28 @@ class RunView:
         found = json_value(plain)
         return found if isinstance(found, dict) else {}
 
+    def _round_document(self, now_s: float) -> dict[str, object] | None:
+        if self._round is None:
+            return None
+        at_s, last = self._round
+        hop = last.slowest_hop
+        return {
+            "committed": last.round,
+            "age_s": max(0.0, now_s - at_s),
+            "seconds": last.seconds,
+            "samples_since": max(0, self._samples - last.samples),
+            "bytes": sum(stage.facts.round_bytes for stage in self._stages.values()),
+            "slowest_hop": None if hop is None else self._links.row(hop.sender, hop.receiver, hop.bytes_per_s),
+        }
+
+    def links(self) -> list[object]:
+        """All links that were heard of, as the rows of ravnest/page/link_view.py, the worst first."""
+        found = json_value(self._links.rows())
+        return found if isinstance(found, list) else []
+
     def _cluster_document(self, name: str, found: _Cluster, now_s: float, *, runs: bool) -> dict[str, object]:
         progress = found.progress
-        committed = 0 if self._round is None else self._round[0]
+        committed = 0 if self._round is None else self._round[1].round
         cluster = (
             "ended"
             if not runs
@@ -311,6 +337,8 @@ class RunView:
             "lag": None if progress is None else max(0, committed - progress.rounds_merged),
             "window": found.window or found.planned_window,
             "planned_window": found.planned_window,
+            "round_trip_s": found.round_trip_s,
+            "planned_round_trip_s": found.planned_round_trip_s,
             "max_staleness": max([stage.max_staleness for stage in found.stages], default=0),
             "stages": [stage.document(stage.state(cluster, now_s)) for stage in found.stages],
         }

@@ -1,8 +1,8 @@
 """The server of a run's page: Starlette on uvicorn, with server-sent events.
 
 In: a followed run, who may look, and a socket that listens. Out: `/` (the page), `/api/view` (everything as JSON),
-`/api/events` (the same as it comes) and `/metrics` (Prometheus). All of it reads. The run is looked at once a second at
-most, by one thread, and only while somebody looks.
+`/api/events` (the same as it comes), `/api/links` (all links) and `/metrics` (Prometheus). All of it reads. The run is
+looked at once a second at most, by one thread, and only while somebody looks.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ class Followed(Protocol):
     def look(self) -> None: ...
     def document(self) -> dict[str, object]: ...
     def curves(self) -> dict[str, object]: ...
+    def links(self) -> list[object]: ...
 
 
 class _Looks:
@@ -63,6 +64,12 @@ class _Looks:
             if curves or self._now() >= self._curves_s:
                 await asyncio.to_thread(self._draw)
 
+    async def links(self) -> str:
+        """All links, as of a look that is not too old."""
+        await self.fresh()
+        async with self._lock:
+            return _dumped({"links": await asyncio.to_thread(self._run.links)})
+
     def _look(self) -> None:
         self._run.look()
         self.document = self._run.document()
@@ -82,6 +89,9 @@ def page_app(run: Followed, access: Access) -> Starlette:
     async def view(request: Request) -> Response:
         await looks.fresh(curves=True)
         return Response(f'{looks.view[:-1]},"curves":{looks.curves}}}', media_type="application/json")
+
+    async def links(request: Request) -> Response:
+        return Response(await looks.links(), media_type="application/json")
 
     async def metrics(request: Request) -> Response:
         await looks.fresh()
@@ -114,7 +124,7 @@ def page_app(run: Followed, access: Access) -> Starlette:
         finally:
             viewers[0] -= 1
 
-    answers = {"/api/view": view, "/api/events": events, "/metrics": metrics}
+    answers = {"/api/view": view, "/api/events": events, "/api/links": links, "/metrics": metrics}
     return guarded_app(_PAGE.read_text(encoding="utf-8"), access, answers)
 
 

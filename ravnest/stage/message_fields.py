@@ -25,7 +25,14 @@ Losses = Annotated[tuple[float, ...], at_most(MOST_MICRO_BATCHES)]
 LearningRate = Annotated[float, between(0.0, 1e30)]
 
 Names = Annotated[tuple[Name, ...], at_most(8192)]
-ByName = Annotated[dict[Name, Count], at_most(1000)]
+MOST_NAMED = 1000
+"""The most things that are reported by name in one message."""
+
+ByName = Annotated[dict[Name, Count], at_most(MOST_NAMED)]
+MOST_RATE = 1e15
+Rates = Annotated[dict[Name, Annotated[float, between(0.0, MOST_RATE)]], at_most(MOST_NAMED)]
+"""Bytes per second by peer."""
+
 Spent = Annotated[dict[Name, Seconds], at_most(64)]
 """Seconds by state of a stage's ledger."""
 

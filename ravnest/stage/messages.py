@@ -24,6 +24,7 @@ from ravnest.stage.message_fields import (
     Losses,
     Names,
     Piece,
+    Rates,
     SpanNumber,
     Spent,
     Stalenesses,
@@ -270,11 +271,13 @@ class ContributionFinishedMessage(Message, frozen=True, kw_only=True, tag="contr
 
 
 class RingFinishedMessage(Message, frozen=True, kw_only=True, tag="ring_finished"):
-    """One of the stage's rings holds the round's average, in this epoch of membership."""
+    """One of the stage's rings holds the round's average, in this epoch of membership. `hops`: the bytes per second at
+    which each member's own part came, as last measured, where it was large enough to be timed."""
 
     round: Count
     ring: Count
     epoch: Count
+    hops: Rates = {}  # noqa: RUF012 - each message gets a dict of its own
 
 
 class RoundMerged(Message, frozen=True, kw_only=True, tag="round_merged"):
@@ -336,6 +339,13 @@ class MemoryPeaks(Message, frozen=True, kw_only=True, tag="held"):
     tensor_bytes: ByName
 
 
+class LinksUsed(Message, frozen=True, kw_only=True, tag="links"):
+    """It says how many bytes the stage has sent to each peer since it began, in the pipeline's lane and in bulk."""
+
+    pipeline_bytes: ByName
+    bulk_bytes: ByName
+
+
 class StrangersRefused(Message, frozen=True, kw_only=True, tag="strangers"):
     """It says how many connections of each address the stage's ports have refused so far, where there are more."""
 
@@ -373,6 +383,7 @@ KINDS: tuple[type[Message], ...] = (
     Spans,
     MemoryPeaks,
     ImitationLateness,
+    LinksUsed,
     StrangersRefused,
     *EPOCH_KINDS,
     *DONOR_KINDS,

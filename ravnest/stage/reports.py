@@ -22,9 +22,9 @@ from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums
 from ravnest.stage.memory import Peaks
-from ravnest.stage.message_fields import PIECE
+from ravnest.stage.message_fields import MOST_NAMED, PIECE
 from ravnest.stage.messages import ALIVE_EVERY_S
-from ring_allreduce.transport import Message, Strangers
+from ring_allreduce.transport import Lane, Message, TransportStats
 
 COMPUTE = 0
 NETWORK = 1
@@ -33,6 +33,9 @@ RINGS = 2
 
 SPANS_A_STAGE = 100_000
 """The most spans of a stage, which take about 2.5 MB in the driver and 10 MB of trace.json."""
+
+LINKS_EVERY_S = 5.0
+"""How often the driver is told what the stage has sent over its links."""
 
 NUMBERLESS = -1
 """The number of a span that has none."""
@@ -145,14 +148,14 @@ class Reports:
         timeline: Timeline | None,
         now: Callable[[], float],
         late: Callable[[], m.ImitationLateness | None],
-        strangers: Strangers,
+        transport: TransportStats,
     ) -> None:
         """Arguments:
         tell: sends a message to the driver.
         rings: the rings of the stage, which have lanes in the timeline.
         timeline: where to record what is done; None where no picture is wanted.
         late: says how late this machine has been.
-        strangers: counts whom the stage's ports have refused.
+        transport: counts what the stage has sent to each peer, and whom its ports have refused.
         """
         self.tell = tell
         self._ledger = ledger
@@ -161,7 +164,8 @@ class Reports:
         self._timeline = timeline
         self._now = now
         self._late = late
-        self._strangers = strangers
+        self._transport = transport
+        self._links_told_s = -math.inf
         if timeline is not None:
             ledger.on_span = timeline.computed
         self._echo: tuple[float | None, float] = None, 0.0
@@ -211,9 +215,22 @@ class Reports:
         late = self._late()
         if late is not None:
             self.tell(late)
-        strangers = self._strangers.news(self._now())
+        self._tell_links(self._now())
+        strangers = self._transport.strangers.news(self._now())
         if strangers:
             self.tell(m.StrangersRefused(connections=strangers))
+
+    def _tell_links(self, now_s: float) -> None:
+        """Report what was sent to other stages, where that was not reported lately."""
+        if now_s - self._links_told_s < LINKS_EVERY_S:
+            return
+        sent: dict[Lane, dict[str, int]] = {lane: {} for lane in Lane}
+        for (peer, lane), traffic in list(self._transport.sent.items()):
+            if peer != m.DRIVER and len(sent[lane]) < MOST_NAMED:
+                sent[lane][peer] = traffic.n_bytes
+        if any(sent.values()):
+            self._links_told_s = now_s
+            self.tell(m.LinksUsed(pipeline_bytes=sent[Lane.PIPELINE], bulk_bytes=sent[Lane.BULK]))
 
     def heard_driver(self, alive: m.Alive) -> None:
         """Keep the driver's time, which goes back to it with the next sign of life."""

@@ -18,6 +18,7 @@ from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import shadow_messages as shm
 from ravnest.stage.epoch_rings import addresses_of, resume_of, segments_among
+from ravnest.stage.message_fields import MOST_NAMED, MOST_RATE
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ring_allreduce import RingReducer
 from ring_allreduce.ring import RING_KINDS, Feeding, RingResult
@@ -239,7 +240,8 @@ class StageRings:
                     merges.append(order.round)
                 case ReportFinished():
                     ring = int(order.ring)
-                    self.tell(m.RingFinishedMessage(round=order.round, ring=ring, epoch=order.epoch))
+                    hops = self._hops(self._segments[ring])
+                    self.tell(m.RingFinishedMessage(round=order.round, ring=ring, epoch=order.epoch, hops=hops))
                     if self.on_ring_finished is not None:
                         self.on_ring_finished(order.round, ring)
                 case ReportHeld():
@@ -257,6 +259,13 @@ class StageRings:
                         if (spec.name, order.round) not in here:
                             self._reducer.accept(order.round, spec.name, order.holder)
         return merges
+
+    def _hops(self, segment: SegmentSetup) -> dict[str, float]:
+        """The bytes per second at which members' own parts of a segment came, by member, as last measured."""
+        stats = self._reducer.stats.get(segment.progress.name)
+        found = {} if stats is None else stats.hops
+        known = [member for member in segment.members if member in found][:MOST_NAMED]
+        return {member: min(found[member], MOST_RATE) for member in known}
 
     def pump(self) -> list[int]:
         """Send chunks, tell the driver of finished rings, and return the rounds that may be merged now."""

@@ -12,6 +12,7 @@ from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
+from ravnest.driver.observe.link_figures import LinkFigures, LinkReport
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.recent_rate import RecentRate
 from ravnest.driver.observe.stage_times import StageTimes
@@ -33,7 +34,7 @@ _PHASE_NAMES = {
     ins.RunPhase.DONE: ("saving", ""),
 }
 
-Report = m.RoundMerged | m.WindowTuned | m.BackwardSplit | m.MemoryPeaks | m.ImitationLateness
+Report = m.RoundMerged | m.WindowTuned | m.BackwardSplit | m.MemoryPeaks | m.ImitationLateness | LinkReport
 
 
 @dataclass
@@ -95,6 +96,7 @@ class RunRecord:
         self.splits: dict[str, bool] = {}
         """By stage that has tried to split its backward: whether it does so now."""
         self.times = StageTimes()
+        self._links = LinkFigures()
         self.tensor_bytes: dict[str, Mapping[str, int]] = {}
         """By stage: the most bytes that its tensors took, by part."""
         self.imitated: dict[str, m.ImitationLateness] = {}
@@ -113,13 +115,11 @@ class RunRecord:
         self._metrics = metrics
         self._rounds_before = rounds_before
         self._tallies = {cluster: _ClusterTally(rounds_merged=rounds_before) for cluster in last_stages.values()}
-        self._began = False
+        self._began = self._ended = False
         self._now_s = self._next_progress_s = 0.0
-        self._ended = False
         self._opened_s: dict[int, float] = {}
         self._last_round: int | None = None
-        self._lost = 0
-        self._told_lost = False
+        self._lost, self._told_lost = 0, False
 
     def at(self, elapsed_s: float) -> None:
         """What is recorded from now on happened at this moment, in seconds since training began."""
@@ -218,6 +218,8 @@ class RunRecord:
                 self.held(stage, message)
             case m.ImitationLateness():
                 self.imitated[stage] = message
+            case m.LinksUsed() | m.RingFinishedMessage():
+                self._links.told(stage, message, self._now_s)
 
     def held(self, stage: str, message: m.MemoryPeaks) -> None:
         """The tensors of a stage take more memory than ever before."""
@@ -265,7 +267,8 @@ class RunRecord:
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:
             self.rounds_s.append(seconds)
-        self._emit(report.RoundCommittedEvent(self._rounds_before + done.round, done.samples, seconds))
+        what = self._rounds_before + done.round, done.samples, seconds
+        self._emit(report.RoundCommittedEvent(*what, self._links.slowest_hop(done.round)))
 
     def suspected(self, found: Suspicion, node: str) -> None:
         """A stage on `node` has been silent for a while, or is heard again."""
@@ -347,6 +350,8 @@ class RunRecord:
         self._tell_lost()
         if shares := {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}:
             self._writer.write("time", self._now_s, stages=shares)
+        if links := self._links.since_last():
+            self._writer.write("links", self._now_s, links=links)
 
     def timeline(self, dropped: int) -> None:
         """The timeline has been written, without `dropped` spans that were beyond its limit."""

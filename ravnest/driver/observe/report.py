@@ -109,16 +109,27 @@ class EvaluatedEvent:
 
 
 @dataclass(frozen=True)
+class Hop:
+    """A way from one member of a ring to the next, and the bytes per second at which the sender's own part came."""
+
+    sender: str
+    receiver: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
 class RoundCommittedEvent:
     """A round of averaging has been committed, and every member merges it.
 
-    `round` counts from the run's first start, and `samples` is what the fleet had trained on.
+    `round` counts from the run's first start, and `samples` is what the fleet had trained on. `slowest_hop` is None
+    where nobody's part was large enough to be timed.
     """
 
     round: int
     samples: int
     seconds: float | None = None
     """Seconds since the round was opened."""
+    slowest_hop: Hop | None = None
 
 
 @dataclass(frozen=True)

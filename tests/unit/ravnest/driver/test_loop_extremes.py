@@ -19,7 +19,7 @@ EXAMPLES = [
     m.WindowTuned(window=2, round_trip_s=1.0, pace_s=1.0),
     m.BackwardSplit(splits=True, whole_s=1.0, input_s=1.0, weight_s=1.0, period_s=1.0),
     m.ContributionFinishedMessage(round=1, update=1),
-    m.RingFinishedMessage(round=1, ring=0, epoch=0),
+    m.RingFinishedMessage(round=1, ring=0, epoch=0, hops={"c1.s0": 1e6}),
     em.RoundsHeld(epoch=1, holding=((0, 1),)),
     m.RoundMerged(round=1),
     sm.StatePiece(round=1, file="segment-000.safetensors", offset=0, last=False),
@@ -30,6 +30,7 @@ EXAMPLES = [
     m.Spans(lanes=(0,), kinds=("forward",), numbers=(0,), began_s=(0.0,), ended_s=(1.0,), dropped=0),
     m.MemoryPeaks(tensor_bytes={"weights": 1}),
     m.ImitationLateness(late_s=0.0, imitated_s=1.0, links_late_s=0.0, messages=1),
+    m.LinksUsed(pipeline_bytes={"c0.s0": 1}, bulk_bytes={"c1.s0": 1}),
     m.StrangersRefused(connections={"127.0.0.1": 3}),
 ]
 

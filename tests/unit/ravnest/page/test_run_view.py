@@ -9,7 +9,7 @@ import pytest
 
 from cluster_planner import Plan
 from ravnest.driver.observe import report
-from ravnest.page.run_view import MOST_EVENTS, MOST_POINTS, RunView
+from ravnest.page.run_view import MOST_EVENTS, MOST_LINKS, MOST_POINTS, RunView
 
 
 class Told:
@@ -79,6 +79,32 @@ def test_a_round_says_its_age_and_how_far_clusters_lag(told: Told, progress: rep
     assert rounds["bytes"] == 10_000  # five units in rings of two clusters
     assert [told.cluster(name)["lag"] for name in ("c0", "c1")] == [1, 2]
     assert told.view.curves()["round_s"] == [[60.0, 0.75]]
+
+
+def test_a_round_names_its_slowest_hop_beside_what_was_planned(told: Told, plan: Plan) -> None:
+    told.event(60.0, report.RoundCommittedEvent(8, 3900, 0.75))
+    assert told.document()["rounds"]["slowest_hop"] is None
+    told.event(61.0, report.RoundCommittedEvent(9, 4000, 0.75, report.Hop("c0.s0", "c1.s0", 5e5)))
+    hop = told.document()["rounds"]["slowest_hop"]
+    assert (hop["from_node"], hop["to_node"], hop["hop_bytes_per_s"]) == ("desk", "tower", 5e5)
+    assert hop["planned_bytes_per_s"] == plan.fleet.flow_bytes_per_s("desk", "tower")
+
+
+def test_the_document_has_the_worst_links_and_all_can_be_asked_for(told: Told) -> None:
+    names = ("c0.s0", "c0.s1", "c1.s0", "c1.s1")
+    rows = [
+        {"from": a, "to": b, "hop_bytes_per_s": 1000.0 + i}
+        for i, (a, b) in enumerate((a, b) for a in names for b in names)
+    ]
+    told.record("links", 1.0, links=rows)
+    assert len(told.view.links()) == len(rows)
+    assert told.document()["links"] == told.view.links()[:MOST_LINKS]
+
+
+def test_a_round_trip_that_was_measured_is_beside_the_planned_one(told: Told) -> None:
+    assert told.cluster("c0")["round_trip_s"] is None
+    told.record("window", 1.0, cluster="c0", window=4, round_trip_s=1.5, pace_s=0.1)
+    assert (told.cluster("c0")["round_trip_s"], told.cluster("c0")["planned_round_trip_s"]) == (1.5, 0.25)
 
 
 def test_a_lost_cluster_says_why_until_it_trains_again(told: Told, progress: report.ProgressEvent) -> None:

@@ -32,6 +32,9 @@ class Shown:
     def curves(self) -> dict[str, object]:
         return {"loss": {}}
 
+    def links(self) -> list[object]:
+        return [{"from": "a", "to": "b"}]
+
 
 def asked(
     run: Shown, path: str, headers: dict[str, str] | None = None, *, times: int = 1, method: str = "GET"
@@ -40,7 +43,7 @@ def asked(
     return asgi.asked(page_app(run, Access(TOKEN)), path, headers, times=times, method=method)
 
 
-@pytest.mark.parametrize("path", ["/", "/api/view", "/api/events", "/metrics", "/?token=wrong"])
+@pytest.mark.parametrize("path", ["/", "/api/view", "/api/events", "/api/links", "/metrics", "/?token=wrong"])
 def test_without_the_token_nothing_is_shown(path: str) -> None:
     run = Shown()
     status, _, text = asked(run, path)
@@ -75,6 +78,12 @@ def test_everything_is_one_document() -> None:
     status, headers, text = asked(Shown(), "/api/view", COOKIE)
     assert (status, headers["content-type"], headers["cache-control"]) == (200, "application/json", "no-store")
     assert json.loads(text) == {"run": {"name": "r", "state": "running"}, "looks": 1, "curves": {"loss": {}}}
+
+
+def test_all_links_can_be_asked_for() -> None:
+    status, headers, text = asked(Shown(), "/api/links", COOKIE)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert json.loads(text) == {"links": [{"from": "a", "to": "b"}]}
 
 
 def test_events_begin_with_all_that_is_known() -> None:

@@ -239,7 +239,7 @@ def test_it_says_each_second_that_it_lives_and_what_it_has_got_done():
     bench.say("c0.s0", *bench.activation(0))
     bench.turn(3)
     bench.turn(after_s=1.0)
-    told = [each.message for each in bench.heard(m.DRIVER, but=m.MemoryPeaks)]
+    told = [each.message for each in bench.heard(m.DRIVER, but=m.MemoryPeaks | m.LinksUsed)]
     assert told == [m.Alive(finished=0, sent_s=0.0, heard_s=0.0), m.Alive(finished=1, sent_s=1.0, heard_s=0.0)]
 
 
@@ -249,7 +249,7 @@ def test_its_sign_of_life_returns_the_drivers_clock_as_it_heard_it():
     bench.say(m.DRIVER, m.Alive(sent_s=70.0))
     bench.turn(after_s=0.25)
     bench.turn(after_s=0.75)
-    last = [each.message for each in bench.heard(m.DRIVER, but=m.MemoryPeaks)][-1]
+    last = [each.message for each in bench.heard(m.DRIVER, but=m.MemoryPeaks | m.LinksUsed)][-1]
     assert (last.echo_s, last.heard_s, last.sent_s) == (70.0, 0.25, 1.0)
 
 

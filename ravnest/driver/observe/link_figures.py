@@ -1,0 +1,70 @@
+"""What the links between stages carry, and how fast averages come over them, as the stages report it. Pure.
+
+In: the bytes that each stage has sent to its peers so far, and the rates at which the members' parts of a round came.
+Out: rates for metrics.jsonl, and the slowest hop of a round. Whether a link could carry more, what it carries does not
+tell; the rate of a hop does, since a member sends its own part in one go.
+"""
+
+from collections.abc import Mapping
+
+from ravnest.driver.observe.report import Hop
+from ravnest.stage import messages as m
+
+LinkReport = m.LinksUsed | m.RingFinishedMessage
+_Link = tuple[str, str]
+"""(sender, receiver): names of stages."""
+
+
+class LinkFigures:
+    """The links of one run."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, tuple[float, m.LinksUsed]] = {}
+        """By stage: when it last told what it has sent, and what it told."""
+        self._hops: dict[int, dict[_Link, float]] = {}
+        """By round that is not committed yet."""
+        self._news: dict[_Link, dict[str, float]] = {}
+
+    def told(self, stage: str, message: LinkReport, now_s: float) -> None:
+        """Take what a stage has reported at `now_s`."""
+        match message:
+            case m.LinksUsed():
+                self._used(stage, message, now_s)
+            case m.RingFinishedMessage():
+                self._finished(stage, message)
+
+    def _used(self, stage: str, message: m.LinksUsed, now_s: float) -> None:
+        before = self._sent.get(stage)
+        self._sent[stage] = now_s, message
+        if before is None or now_s <= before[0]:
+            return
+        for name in ("pipeline_bytes", "bulk_bytes"):
+            old, new = getattr(before[1], name), getattr(message, name)
+            for peer, rate in _rates(old, new, now_s - before[0]).items():
+                self._news.setdefault((stage, peer), {})[f"{name}_per_s"] = rate
+
+    def _finished(self, stage: str, message: m.RingFinishedMessage) -> None:
+        for sender, rate in message.hops.items():
+            found = self._hops.setdefault(message.round, {})
+            link = sender, stage
+            found[link] = min(rate, found.get(link, rate))
+            self._news.setdefault(link, {})["hop_bytes_per_s"] = rate
+
+    def slowest_hop(self, round_: int) -> Hop | None:
+        """The slowest hop of a round that is committed; None where none was timed. Older rounds are forgotten."""
+        found = self._hops.get(round_, {})
+        self._hops = {number: hops for number, hops in self._hops.items() if number > round_}
+        if not found:
+            return None
+        sender, receiver = slowest = min(found, key=lambda link: (found[link], link))
+        return Hop(sender, receiver, found[slowest])
+
+    def since_last(self) -> list[dict[str, object]]:
+        """What was reported since the last call: for each link that is used its ends, and the rates that are known."""
+        news, self._news = self._news, {}
+        return [{"from": sender, "to": receiver, **rates} for (sender, receiver), rates in sorted(news.items())]
+
+
+def _rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """Bytes per second by peer. A count that is lower than before is of a process that has begun anew."""
+    return {peer: max(0, count - before.get(peer, 0)) / seconds for peer, count in now.items() if count}
