@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster_planner import format_rate
+from ravnest.cli.views.tables import say
 from ravnest.driver.observe.place_events import (
     ClusterReplannedEvent,
     NodeJoinedEvent,
@@ -238,24 +239,31 @@ class LiveView:
         elif isinstance(event, RoundCommittedEvent):
             self._round = event.round
         else:
-            line = event_line(event)
-            style = "bold" if isinstance(event, EvaluatedEvent) else "dim"
-            self._console.print(Text(line or "", style=style))
+            say(self._console, event_line(event) or "", "bold" if isinstance(event, EvaluatedEvent) else "dim")
 
     def render(self) -> RenderableType:
-        phase = Text.assemble((self._phase.name, "bold"), f"  {self._phase.detail}")
+        # The console of a run breaks no line; what is drawn again and again has to keep to the screen.
+        phase = Text.assemble((self._phase.name, "bold"), f"  {self._phase.detail}", no_wrap=False, overflow="fold")
         if self._progress is None:
             return phase
-        return Group(cluster_table(self._progress), _bar(self._progress, self._round), phase)
+        most = max(2, self._console.height - _LINES_BELOW)
+        bar = _bar(self._progress, self._round, self._console.width)
+        return Group(cluster_table(self._progress, most), bar, phase)
 
 
-def cluster_table(progress: ProgressEvent) -> Table:
-    """Returns a table with one row for each cluster."""
+_LINES_BELOW = 6
+"""Of the screen, for what is not a row of a cluster."""
+
+
+def cluster_table(progress: ProgressEvent, most: int | None = None) -> Table:
+    """Returns a table with one row for each cluster; of more than `most` clusters the last row is of all the others."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("cluster")
+    table.add_column("cluster", overflow="fold")
     for name in ("loss", "samples/s", "staleness", "round", "updates", "samples"):
-        table.add_column(name, justify="right", min_width=len(name) + 1)
-    for cluster in progress.clusters:
+        table.add_column(name, justify="right", min_width=len(name) + 1, no_wrap=True)
+    shown = len(progress.clusters) if most is None or len(progress.clusters) <= most else most - 1
+    rest = progress.clusters[shown:]
+    for cluster in (*progress.clusters[:shown], *([_together(rest)] if rest else [])):
         table.add_row(
             cluster.name,
             loss_text(cluster.loss),
@@ -266,6 +274,20 @@ def cluster_table(progress: ProgressEvent) -> Table:
             f"{cluster.samples:,}",
         )
     return table
+
+
+def _together(clusters: Sequence[ClusterProgress]) -> ClusterProgress:
+    """Several clusters as one row: their mean loss, what they make together, and the last of them in rounds."""
+    losses = [one.loss for one in clusters if one.loss is not None]
+    return ClusterProgress(
+        name=f"{len(clusters)} more",
+        samples=sum(one.samples for one in clusters),
+        samples_per_s=sum(one.samples_per_s for one in clusters),
+        loss=sum(losses) / len(losses) if losses else None,
+        max_staleness=max(one.max_staleness for one in clusters),
+        updates=sum(one.updates for one in clusters),
+        rounds_merged=min(one.rounds_merged for one in clusters),
+    )
 
 
 def time_left_s(progress: ProgressEvent) -> float | None:
@@ -282,13 +304,19 @@ def _left(progress: ProgressEvent) -> str:
     return f", {duration(left_s)} left" if left_s is not None and left_s >= 1 else ""
 
 
-def _bar(progress: ProgressEvent, round_number: int) -> Bar:
+_WIDEST_BAR, _LEAST_BAR = 30, 8
+
+
+def _bar(progress: ProgressEvent, round_number: int, width: int) -> RenderableType:
+    """A bar with how far it is and what is left beside it, or below it where a line of `width` has not room for it."""
     total = progress.total_samples
     words = f"{progress.samples:,}{f' of {total:,}' if total is not None else ''} samples · round {round_number}"
     words += f" · {duration(progress.elapsed_s)}{_left(progress)}"
-    bar = Bar(BarColumn(bar_width=30), TextColumn("{task.description}"))
+    beside = width - len(words) - 1 >= _LEAST_BAR
+    room = min(_WIDEST_BAR, width - len(words) - 1 if beside else width)
+    bar = Bar(BarColumn(bar_width=room), *([TextColumn("{task.description}")] if beside else []))
     bar.add_task(words, total=total, completed=progress.samples)
-    return bar
+    return bar if beside else Group(bar, Text(words, no_wrap=False, overflow="fold"))
 
 
 _LEAST_TOLD_S = 2.0

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.markup import escape
 
 from cluster_planner import format_rate
-from ravnest.cli.views.tables import legend, titled_table
+from ravnest.cli.views.tables import legend, say, titled_table
 from ravnest.formatting import duration, size
 from ravnest.rehearsal.comparison import MOST_LATE, Compared, Rehearsal
 
@@ -29,7 +29,7 @@ def show_rehearsal(rehearsal: Rehearsal, console: Console) -> None:
     console.print(_states(rehearsal))
     console.print()
     for line in verdict(rehearsal):
-        console.print(line, markup=False, highlight=False)
+        say(console, line)
 
 
 def verdict(rehearsal: Rehearsal) -> list[str]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster_planner import format_rate
-from ravnest.cli.views.tables import legend, titled_table
+from ravnest.cli.views.tables import legend, say, show_pairs, titled_table
 from ravnest.driver.observe.report import RunResult, StageFigures, TimeShares
 from ravnest.formatting import beside_baselines, duration, size
 from ravnest.results.evaluation import Evaluation
@@ -24,13 +24,13 @@ from ravnest.results.evaluation import Evaluation
 def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
     """Prints the result. `plan_path` is named in the command that resumes a run that was stopped early."""
     console.print()
-    console.print(_pairs(_figures(result)))
+    show_pairs(console, _figures(result))
     if result.stages:
         console.print()
         console.print(stages_tables(result.stages))
     if result.held_out_loss is not None:
         console.print()
-        console.print(Text(beside_baselines(result.held_out_loss, result.baselines), style="bold"))
+        say(console, beside_baselines(result.held_out_loss, result.baselines), "bold")
     if result.sample_text is not None:
         title = "A sample from the trained weights"
         console.print()
@@ -40,14 +40,11 @@ def show_result(result: RunResult, plan_path: Path, console: Console) -> None:
             console.print(f"{title}:\n", markup=False, highlight=False)
             console.print(result.sample_text, markup=False, highlight=False)
     console.print()
-    console.print(_pairs(_paths(result)))
+    show_pairs(console, _paths(result))
     if result.stopped_early:
         encrypted = " --encrypt" if result.encrypted else ""
-        console.print(
-            f"\nStopped early. To go on: ravnest run {plan_path} --resume --out {result.out_dir}{encrypted}",
-            markup=False,
-            highlight=False,
-        )
+        console.print()
+        say(console, f"Stopped early. To go on: ravnest run {plan_path} --resume --out {result.out_dir}{encrypted}")
 
 
 def show_evaluation(result: Evaluation, console: Console) -> None:
@@ -60,18 +57,13 @@ def show_evaluation(result: Evaluation, console: Console) -> None:
         (f"{of} loss", f"{result.loss:.4g}"),
         *((f"{of} {name}", f"{value:.4g}") for name, value in result.metrics.items()),
     ]
-    console.print(_pairs(rows))
+    show_pairs(console, rows)
     if result.stopped_early:
-        console.print("\nStopped early: the figures are of the samples that were through.")
+        console.print()
+        say(console, "Stopped early: the figures are of the samples that were through.")
     if result.baselines:
         console.print()
-        console.print(Text(beside_baselines(result.loss, result.baselines), style="bold"))
-
-
-def _pairs(rows: list[tuple[str, str]]) -> Text:
-    """Returns the rows as aligned lines. Nothing is cut off, so that a path can be copied."""
-    width = max(len(name) for name, _ in rows) + 2
-    return Text("\n").join(Text.assemble((name.ljust(width), "dim"), value) for name, value in rows)
+        say(console, beside_baselines(result.loss, result.baselines), "bold")
 
 
 def _figures(result: RunResult) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cluster_planner import format_rate
 from ravnest.cli.views.progress import cluster_table, time_left_s
-from ravnest.cli.views.tables import legend, titled_table
+from ravnest.cli.views.tables import legend, show_pairs, titled_table
 from ravnest.driver.observe.report import ProgressEvent
 from ravnest.formatting import duration, json_value, loss_text
 from ravnest.results.run_state import MEANING, RunState
@@ -59,8 +59,7 @@ def show_status(run: RunState, console: Console) -> None:
     rows.append(("wrote last", _ago(run.silent_s)))
     if run.logs:
         rows.append(("logs", ", ".join(f"{run.path / 'logs' / name}" for name in run.logs)))
-    width = max(len(name) for name, _ in rows) + 2
-    console.print(Text("\n").join(Text.assemble((name.ljust(width), "dim"), value) for name, value in rows))
+    show_pairs(console, rows)
     if run.progress is not None:
         console.print()
         console.print(cluster_table(run.progress))

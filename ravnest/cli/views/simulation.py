@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner import Plan, format_rate
-from ravnest.cli.views.tables import legend
+from ravnest.cli.views.tables import legend, say
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
 from ravnest.simulator import BegunAnew, LostCluster, SimulatedRun
@@ -36,10 +36,10 @@ def show_simulation(
     console.print(_stages(result))
     console.print(legend("Shares of the stage's time. input: another stage; window: latency; staleness: its limit."))
     if len(result.stages) > MOST_ROWS:
-        console.print(f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
+        say(console, f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
     console.print()
     for line in remarks(result, plan, extent, unreached):
-        console.print(line, markup=False, highlight=False)
+        say(console, line)
 
 
 def remarks(result: SimulatedRun, plan: Plan, extent: str = "", unreached: Sequence[str] = ()) -> list[str]:

@@ -1,13 +1,16 @@
-"""What the tables of results have in common: a title, a first column that is never broken, and a legend.
+"""What the views have in common: tables with a title and a legend, aligned pairs, and sentences that fit a terminal.
 
-In: words. Out: tables and texts of rich. A legend is broken into lines here, because consoles that break no line (so
-that paths can be copied from them) would leave it to the terminal.
+In: words. Out: tables and texts of rich, or what a console prints. Lines are broken here, between words, because a
+terminal breaks them anywhere, and rich breaks paths that are to be copied. Where a console that breaks no line leads
+elsewhere than to a terminal, a sentence is one line, however long, so that programs find it.
 """
 
 from __future__ import annotations
 
-from textwrap import fill
+from collections.abc import Sequence
+from textwrap import wrap
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,4 +26,33 @@ def titled_table(title: str, first: str = "") -> Table:
 
 def legend(words: str) -> Text:
     """Returns what stands below a table: what its columns mean."""
-    return Text(fill(words, _WIDTH, break_long_words=False, break_on_hyphens=False), style="dim italic")
+    return Text("\n".join(_lines(words, _WIDTH)), style="dim italic")
+
+
+def say(console: Console, words: str, style: str = "") -> None:
+    """Prints a sentence, on a terminal broken between words. A word is never broken: it may be a path."""
+    lines = _lines(words, console.width) if _breaks(console) else [words]
+    console.print(Text("\n".join(lines), style=style), soft_wrap=True)
+
+
+def show_pairs(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Prints names and what belongs to them as aligned lines, broken as those of `say`."""
+    width = max(len(name) for name, _ in rows) + 2
+    text = Text()
+    for number, (name, value) in enumerate(rows):
+        lines = _lines(value, max(20, console.width - width)) if _breaks(console) else [value]
+        text.append("\n" if number else "").append(name.ljust(width), style="dim")
+        text.append(f"\n{' ' * width}".join(lines))
+    console.print(text, soft_wrap=True)
+
+
+def _breaks(console: Console) -> bool:
+    return console.is_terminal or not console.soft_wrap
+
+
+def _lines(words: str, width: int) -> list[str]:
+    return [
+        line
+        for part in words.split("\n")
+        for line in wrap(part, width, break_long_words=False, break_on_hyphens=False) or [""]
+    ]
