@@ -62,7 +62,10 @@ class LinkFigures:
     def since_last(self) -> list[dict[str, object]]:
         """What was reported since the last call: for each link that is used its ends, and the rates that are known."""
         news, self._news = self._news, {}
-        return [{"from": sender, "to": receiver, **rates} for (sender, receiver), rates in sorted(news.items())]
+        return [
+            {"from": sender, "to": receiver, **{name: round(rate) for name, rate in rates.items()}}
+            for (sender, receiver), rates in sorted(news.items())
+        ]
 
 
 def _rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
