@@ -118,9 +118,9 @@ def people(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show who gave how many samples, by name and public key."""
-    from rich.table import Table
+    from rich.console import Console
 
-    from ravnest.cli.views.lost_output import lasting_console
+    from ravnest.cli.views.members import show_people
     from ravnest.collaboration.people import read_people
     from ravnest.errors import InvalidInput
 
@@ -130,11 +130,7 @@ def people(
     if as_json:
         typer.echo(found.text(), nl=False)
         return
-    table = Table("name", "samples", "steps", "visits", "refused", "public key")
-    for one in found.ranked():
-        numbers = (f"{number:,}" for number in (one.samples, one.steps, one.visits, one.refused))
-        table.add_row(one.name, *numbers, one.key[:16])
-    lasting_console(stderr=False).print(table)
+    show_people(found.ranked(), Console())
 
 
 def _line_of(invitation: str) -> str:

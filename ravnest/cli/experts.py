@@ -127,13 +127,15 @@ def show(
         document = {"name": config.name, "experts": len(config.places), "hosted": len(seen.claims), "hosts": hosts}
         typer.echo(json.dumps({**document, "callers": sorted(seen.callers), "complete": seen.complete}))
         return
-    typer.echo(f"{config.name}: {len(seen.claims)} of {len(config.places)} experts are hosted")
-    for one in hosts:
-        typer.echo(
-            f"{one['host']} at {one['address']}: {len(one['experts'])} experts (at most {one['most_experts']}), "
-            f"{one['samples_per_s']:.0f} samples/s, {one['answer_ms']:.1f} ms to an answer, {one['updates']} updates"
-        )
-    typer.echo(f"callers: {len(seen.callers)}")
+    from rich.console import Console
+
+    from ravnest.cli.views.members import show_hosts
+
+    console = Console()
+    console.print(f"{config.name}: {len(seen.claims)} of {len(config.places)} experts are hosted", highlight=False)
+    if hosts:
+        show_hosts(hosts, console)
+    console.print(f"callers: {len(seen.callers)}", highlight=False)
 
 
 def _with_option(error: InvalidInput) -> InvalidInput:

@@ -43,10 +43,14 @@ def logs(
         for line in lines_of(log_of(folder, stage), goes_on, wait):
             sys.stdout.write(line)
         return
+    from rich.console import Console
+
     from ravnest.cli.views.progress import event_line
+    from ravnest.cli.views.tables import say
     from ravnest.formatting import duration
 
+    console = Console(soft_wrap=True)
     for at_s, event in events_of(folder.metrics, goes_on, wait):
         words = event_line(event)
         if words is not None:
-            sys.stdout.write(f"{duration(at_s)} · {words}\n")
+            say(console, f"{duration(at_s)} · {words}")

@@ -40,7 +40,6 @@ _WIDE = 110
 LEGEND = (
     "up, down: each micro-batch's time on uplink and downlink{}. busy: the part of the time that the most used of{}"
 )
-SPAN_WORDS = 36
 
 MOST_STAGES = 24
 """A plan of more stages is summed up, unless all is asked for."""
@@ -116,7 +115,7 @@ def _show_summary(plan: Plan, console: Console) -> None:
     table.add_column("busy", justify="right", no_wrap=True)
     table.add_column("busiest stage", overflow="fold", style="bold")
     if console.width >= _WIDE:
-        table.add_column("regions", overflow="ellipsis", no_wrap=True, style="dim")
+        table.add_column("regions", overflow="fold", style="dim")
     work = plan.workload
     for cluster, predicted in list(zip(plan.clusters, plan.predicted.clusters, strict=True))[:MOST_CLUSTERS]:
         busiest = max(range(len(cluster.stages)), key=lambda i: predicted.stages[i].occupancy_s)
@@ -251,7 +250,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
     for name in ("compute", "up", "down", "busy", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
-        table.add_column("from … to", style="dim", overflow="ellipsis", no_wrap=True, max_width=SPAN_WORDS)
+        table.add_column("from … to", style="dim", overflow="fold")
     for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
         start, end = stage.units
         slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
