@@ -192,7 +192,7 @@ class Collaboration:
             if step != self.owner.step or name not in self.owner.peers:
                 return False
             forms = self.backbone.forms
-            self._sum.add(decoded_vectors(said, forms, float(samples)), samples)
+            self._sum.add(decoded_vectors(said, forms, float(samples)), samples, peer.name)
             return True
 
         self._hear(peer, ContributionCame(name, step, samples), peer.transfer_s, added)
@@ -203,7 +203,7 @@ class Collaboration:
                 match one:
                     case OpenStep(step=step, stops=stops) if f"{peer.name}.{peer.visit}" in stops:
                         self._tell(peer, StepOpened(step, stops[f"{peer.name}.{peer.visit}"]), 0.0)
-                    case CollectOn(step=step):
+                    case CollectOn(step=step, peer=only) if only in (None, f"{peer.name}.{peer.visit}"):
                         self._tell(peer, CollectingWentOn(step), 0.0)
             if isinstance(one, CommitStep):
                 self._commit(one)

@@ -6,7 +6,6 @@ sockets, which belong to `Lines`; when a step opens and ends is decided in step_
 its own line and no other.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ from torch import Tensor
 
 from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.code_bundle import code_hash, collected
-from ravnest.collaboration.invitation import Invitation, endpoint
+from ravnest.collaboration.curve import Curve
+from ravnest.collaboration.invitation import Invitation, listening_at
 from ravnest.collaboration.messages import (
     COLLABORATION,
     PROTOCOL,
+    AliveMessage,
     ChallengeMessage,
     CodeMessage,
     CollectMessage,
@@ -52,7 +53,7 @@ from ravnest.collaboration.step_owner import (
 )
 from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.trainer import Trainer
-from ravnest.collaboration.transfers import Form, Said, pieces
+from ravnest.collaboration.transfers import Form, form_in_words, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
@@ -71,8 +72,11 @@ MOST_WAITING = 4
 
 LONGEST_WAIT_S = 0.5
 
-MOST_SHARE = 4
-"""A contribution has at most so many times the target batch."""
+ALIVE_S = 10.0
+"""Volunteers hear something at least this often, unless the backbone evaluates or writes for longer."""
+
+HAND_OUT_S = 120.0
+"""At the end volunteers may take so long, or the steps' own patience, to take the last averages."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,9 @@ class Backbone:
         """`listen`: HOST:PORT of this machine, port 0 for any free one. `addresses`: HOST:PORT where volunteers find
         it, if others than that. Raises InvalidInput, TransportError."""
         self._tell, self._now = tell, now
-        host, port = _listening(listen)
+        host, port = listening_at(listen)
+        if folder.resolve() == job_file.resolve().parent:
+            raise InvalidInput("is the job's folder, which volunteers are sent", path=str(folder), key="--out")
         self._files = collected(job_file)
         self._job_name = job_file.name
         self._trainer = Trainer(job, job_file)
@@ -117,11 +123,13 @@ class Backbone:
         self._sum = StepSum(self._trainer.forms)
         self._visitors: dict[int, Visitor] = {}
         self._state: tuple[int, list[tuple[Form, Tensor]]] | None = None
-        self._losses: list[tuple[float, int]] = []
-        self._step_began_s = self._now()
+        self._curve = Curve(self._trainer.step * self._trainer.target_batch, self._now())
+        # A volunteer stops at a whole batch, and the micro-batch with which it gets there may go beyond it.
+        self._most_samples = self._trainer.target_batch + job.micro_batch - 1
         self._evaluated = 0
-        self._seen = self._trainer.step * self._trainer.target_batch
         self._visits = 0
+        self._alive_s = self._now()
+        self._ending = False
         kept = self._store.secrets
         self._lines = Lines(COLLABORATION, bytes.fromhex(kept.token), listen=(host, port, kept.keys()))
         shown = f"[{host}]" if ":" in host else host
@@ -164,16 +172,31 @@ class Backbone:
         self._save_state()
         weights = None
         if ended:
-            for visitor in self._joined():
-                for said in list(visitor.outgoing.due()):
-                    self._lines.send(visitor.line, *said)
-                self._lines.send(visitor.line, EndMessage(step=self.step))
+            self._hand_out()
             weights = self._store.save_weights(
                 {name: one.clone() for name, one in self._trainer.model.state_dict().items()}
             )
             self._evaluate()
         self._store.save_people(self._people)
         return BackboneResult(self.step, weights, self._trainer.weights_hash())
+
+    def _hand_out(self) -> None:
+        """Let volunteers take the last averages, and tell each that has them that this is the end."""
+        self._ending = True  # no step is opened any more
+        ends_s = self._now() + max(HAND_OUT_S, self._owner.patience_s)
+        told: set[int] = set()
+        while self._now() < ends_s:
+            self._pump()
+            for visitor in self._joined():
+                if visitor.line not in told and visitor.outgoing.settled:
+                    self._lines.send(visitor.line, EndMessage(step=self.step))
+                    told.add(visitor.line)
+            if all(visitor.line in told for visitor in self._joined()):
+                return
+            for event in self._lines.take(LONGEST_WAIT_S):
+                self._on(event)
+        late = [visitor.name for visitor in self._joined() if visitor.line not in told]
+        self._tell(f"did not take the last average in time: {', '.join(late)}")
 
     # Lines.
 
@@ -239,15 +262,15 @@ class Backbone:
 
     def _progress(self, visitor: Visitor, message: ProgressMessage) -> None:
         if message.loss is not None and message.step == self.step:
-            self._losses.append((message.loss, message.loss_samples))
+            self._curve.heard(message.loss, min(message.loss_samples, self._most_samples))
         self._decide(PeerBecameReady(visitor.peer, message.step))
         self._decide(
             ProgressCame(
                 visitor.peer,
                 message.step,
-                min(message.samples, MOST_SHARE * self._trainer.target_batch),
+                min(message.samples, self._most_samples),
                 message.samples_per_s,
-                message.micro_batch,
+                self._trainer.job.micro_batch,
                 min(max(message.every_s, 0.1), 600.0),
             )
         )
@@ -255,7 +278,7 @@ class Backbone:
     def _contribution(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
         try:
             if isinstance(message, TransferMessage):
-                visitor.begin(message, self._trainer.forms, MOST_SHARE * self._trainer.target_batch)
+                visitor.begin(message, self._trainer.forms, self._most_samples)
                 return
             assert isinstance(message, TensorMessage | PieceMessage)
             whole = visitor.take(message, event.tensors)
@@ -268,22 +291,29 @@ class Backbone:
         finally:
             if isinstance(message, PieceMessage):
                 self._lines.send(visitor.line, GotMessage(pieces=visitor.taken))
-        if whole is None or whole.step != self.step or visitor.peer not in self._owner.peers:
-            return  # not whole yet, or too late: its step was committed without it
-        self._sum.add(whole.vectors, whole.samples)
+        if whole is None or self._ending:
+            return
+        # A contribution that is too late, whose step was committed without it, is told to the owner alone.
+        if whole.step == self.step and visitor.peer in self._owner.peers:
+            assert visitor.person is not None
+            self._people.scaled(self._sum.add(whole.vectors, whole.samples, visitor.person.key))
         self._decide(ContributionCame(visitor.peer, whole.step, whole.samples))
 
     # Decisions.
 
     def _decide(self, event: Event) -> None:
+        if self._ending:
+            return
         for instruction in self._owner.handle(event, self._now()):
             match instruction:
                 case OpenStep(step=step, stops=stops):
                     for visitor in self._joined():
                         if visitor.peer in stops:
                             self._lines.send(visitor.line, OpenMessage(step=step, stop=stops[visitor.peer]))
-                case CollectOn(step=step):
+                case CollectOn(step=step, peer=peer):
                     for visitor in self._joined():
+                        if peer not in (None, visitor.peer):
+                            continue
                         self._lines.send(visitor.line, CollectMessage(step=step))
                 case CommitStep():
                     self._commit(instruction)
@@ -301,34 +331,14 @@ class Backbone:
                 visitor.person.steps += 1
         self._pump()  # it travels while the step is applied here
         norm = self._trainer.apply(mean)
-        self._curve(committed, norm, said)
+        entry = self._curve.committed(self.step, committed.samples, norm, self._now())
+        self._store.add_to_curve(entry.fields)
+        self._tell(entry.line)
         every = max(1, self._trainer.job.evaluate_every // self._trainer.target_batch)
         if self.step % every == 0:
             self._evaluate()
             self._save_state()
             self._store.save_people(self._people)
-
-    def _curve(self, committed: CommitStep, norm: float, said: list[Said]) -> None:
-        now_s = self._now()
-        samples = sum(committed.samples.values())
-        self._seen += samples
-        count = sum(number for _, number in self._losses)
-        loss = sum(loss * number for loss, number in self._losses) / count if count else None
-        entry = {
-            "step": self.step,
-            "time_s": time.time(),
-            "seconds": now_s - self._step_began_s,
-            "samples": samples,
-            "samples_in_all": self._seen,
-            "peers": len(committed.samples),
-            "loss": loss,
-            "gradient_norm": norm if math.isfinite(norm) else None,
-        }
-        self._losses, self._step_began_s = [], now_s
-        self._store.add_to_curve(entry)
-        shown = "" if loss is None else f", loss {loss:.4f}"
-        took = f"{entry['seconds']:.1f} s"
-        self._tell(f"step {self.step}: {samples:,} samples of {len(committed.samples)} volunteers{shown}, {took}")
 
     def _evaluate(self) -> None:
         if self._evaluated == self.step:
@@ -347,6 +357,10 @@ class Backbone:
                 self._put_out(visitor, "it did not join in time")
             elif len(visitor.outgoing) > MOST_WAITING:
                 self._put_out(visitor, "it takes averages more slowly than they are made")
+        if now_s >= self._alive_s + ALIVE_S:
+            self._alive_s = now_s
+            for visitor in self._joined():
+                self._lines.send(visitor.line, AliveMessage(step=self.step))
         self._pump()
 
     def _pump(self) -> None:
@@ -383,16 +397,3 @@ class Backbone:
         if held != {form.name: (form.dtype, form.elements) for form in forms}:
             raise InvalidInput("its last state is of another model or optimizer", path=str(self._store.folder))
         self._trainer.load(tensors, step)
-
-
-def form_in_words(forms: tuple[Form, ...]) -> str:
-    """What is averaged, in words that two peers compare."""
-    return " ".join(f"{form.name}:{form.elements}:{form.wire}" for form in forms)
-
-
-def _listening(listen: str) -> tuple[str, int]:
-    """(host, port) to listen at, where the port may be 0. Raises InvalidInput."""
-    host, _, port = listen.rpartition(":")
-    if port == "0" and host:
-        return host.removeprefix("[").removesuffix("]"), 0
-    return endpoint(listen)

@@ -12,6 +12,7 @@ In: a folder. Out: files that a crash at any moment leaves usable: each is writt
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,12 +22,14 @@ from torch import Tensor
 
 from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.weight_files import open_weights
+from ravnest.collaboration.code_bundle import SECRETS_FILE
 from ravnest.collaboration.invitation import BACKBONE, GUEST
 from ravnest.collaboration.people import FILE, People
 from ravnest.errors import InvalidInput
 from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys
 
 _STATE = "state-{:06d}.safetensors"
+_STATES = re.compile(r"state-(\d+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class BackboneStore:
         """Raises InvalidInput where `resume` finds nothing to go on with, or a new one finds a collaboration."""
         self.folder = folder
         self._files = DurableFiles()
-        begun = (folder / "keys.json").exists()
+        begun = (folder / SECRETS_FILE).exists()
         if begun and not resume:
             raise InvalidInput("holds a collaboration", path=str(folder), hint="go on with it by --resume")
         if resume and not begun:
@@ -78,7 +81,7 @@ class BackboneStore:
     def save_state(self, tensors: Mapping[str, Tensor], step: int, keep: int) -> None:
         """Write the state of a step, and remove all but the last `keep`."""
         self._save_tensors(_STATE.format(step), tensors)
-        for old in sorted(self.folder.glob("state-*.safetensors"))[:-keep]:
+        for old in self._states()[:-keep]:
             self._files.remove_file(old)
 
     def save_weights(self, tensors: Mapping[str, Tensor]) -> Path:
@@ -88,12 +91,18 @@ class BackboneStore:
 
     def last_state(self) -> tuple[int, dict[str, Tensor]] | None:
         """The newest state as (step, flat tensors by name); None where there is none. Raises InvalidInput."""
-        found = sorted(self.folder.glob("state-*.safetensors"))
+        found = self._states()
         if not found:
             return None
         files = open_weights(found[-1])
         tensors = {name: files.read(name).reshape(-1) for name in files.stored}
         return int(found[-1].stem.removeprefix("state-")), tensors
+
+    def _states(self) -> list[Path]:
+        """The files of states, by their steps; files of other names are nobody's."""
+        named = {path: _STATES.fullmatch(path.name) for path in self.folder.glob("state-*.safetensors")}
+        steps = {path: int(match[1]) for path, match in named.items() if match is not None}
+        return sorted(steps, key=steps.__getitem__)
 
     def _save_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         beside = self.folder / f".{name}.new"
@@ -116,11 +125,11 @@ class BackboneStore:
         backbone, guest = KeyPair.make(), KeyPair.make()
         token = secrets.token_bytes(TOKEN_BYTES).hex()
         made = Secrets(backbone.public, backbone.secret, guest.public, guest.secret, token)
-        self._write("keys.json", json.dumps(asdict(made)).encode(), private=True)
+        self._write(SECRETS_FILE, json.dumps(asdict(made)).encode(), private=True)
         return made
 
     def _read_secrets(self) -> Secrets:
-        path = self.folder / "keys.json"
+        path = self.folder / SECRETS_FILE
         try:
             read = Secrets(**json.loads(path.read_text(encoding="utf-8")))
             bytes.fromhex(read.token)

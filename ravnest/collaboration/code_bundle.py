@@ -18,14 +18,23 @@ SUFFIXES = (".py", ".yaml", ".yml", ".json", ".txt", ".toml")
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", re.ASCII)
 _LEFT_OUT = {"runs", "__pycache__", "build"}
 
+SECRETS_FILE = "keys.json"
+"""A folder with a file of this name is that of a backbone: nothing in it travels, wherever it lies."""
+
 
 def collected(job_file: Path) -> dict[str, bytes]:
     """The files of the folder of `job_file`, by their paths in it. Raises InvalidInput where they are too many."""
     folder = job_file.resolve().parent
+    of_backbones = {path.parent for path in folder.rglob(SECRETS_FILE)}
+    if folder in of_backbones:
+        message = f"its folder has a backbone's {SECRETS_FILE}, and is what volunteers are sent"
+        raise InvalidInput(message, path=str(job_file), hint="keep the two in folders of their own")
     files: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.suffix not in SUFFIXES or not path.is_file() or _LEFT_OUT & set(inside.parts):
+            continue
+        if of_backbones & set(path.parents):
             continue
         if _SAFE.fullmatch(inside.as_posix()) and path.stat().st_size <= CODE_BYTES:
             files[inside.as_posix()] = path.read_bytes()

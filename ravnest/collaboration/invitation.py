@@ -75,3 +75,11 @@ def endpoint(address: str) -> tuple[str, int]:
     if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and bare == host):
         raise InvalidInput(f"expected HOST:PORT, not {address[:100]!r}", key="address")
     return bare, int(port)
+
+
+def listening_at(listen: str) -> tuple[str, int]:
+    """(host, port) to listen at, where the port may be 0: any free one. Raises InvalidInput."""
+    host, _, port = listen.rpartition(":")
+    if port == "0" and host:
+        return host.removeprefix("[").removesuffix("]"), 0
+    return endpoint(listen)

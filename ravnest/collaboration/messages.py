@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -114,6 +114,12 @@ class OpenMessage(Message, frozen=True, kw_only=True, tag="open"):
     stop: Count
 
 
+class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
+    """The backbone lives, while there is nothing else to say. It has made `step` steps."""
+
+    step: Count
+
+
 class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):
     """Go on computing for the same step."""
 
@@ -140,6 +146,7 @@ COLLABORATION = Codec(
         GotMessage,
         ProgressMessage,
         OpenMessage,
+        AliveMessage,
         CollectMessage,
         EndMessage,
     ]

@@ -4,6 +4,7 @@ In: contributions that were counted. Out: a table, most samples first, that outl
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +24,11 @@ class Person:
     visits: int = 0
     refused: int = 0
     """Contributions that could not be one."""
+    scaled: int = 0
+    """Contributions that deviated from the mean by more than is allowed, and counted for less."""
+
+
+_KINDS = {"key": str, "name": str, "samples": int, "steps": int, "visits": int, "refused": int, "scaled": int}
 
 
 class People:
@@ -37,6 +43,11 @@ class People:
         person.name = name
         person.visits += 1
         return person
+
+    def scaled(self, keys: Iterable[str]) -> None:
+        """A contribution of each of these people was scaled down."""
+        for key in keys:
+            self._people[key].scaled += 1
 
     def ranked(self) -> list[Person]:
         """All of them, most samples first."""
@@ -54,7 +65,7 @@ def read_people(folder: Path) -> People:
         return People()
     try:
         listed = [Person(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-        if any(not isinstance(one.samples, int) or not isinstance(one.key, str) for one in listed):
+        if any(type(getattr(one, key)) is not kind for one in listed for key, kind in _KINDS.items()):
             raise TypeError
     except (ValueError, TypeError) as error:
         raise InvalidInput("expected a list of people, as ravnest collaborate writes it", path=str(path)) from error

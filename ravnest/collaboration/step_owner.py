@@ -9,6 +9,10 @@ In: what peers said, as events with the time at which they came. Out: instructio
 A peer that is lost, late or refused while a step is open costs what it had not sent. If too little is left the step is
 collected further: all go on with the same weights, and what has been added stays. So a batch is never smaller than the
 target, and no peer can hold a step up for longer than `patience_s`.
+
+Nor can it do so again and again. Who was counted on and has not sent in time what was asked of it has broken its word,
+and is doubted until it has kept its word 2, 4, 8, … times. What a doubted peer reports opens no step for others, and
+nobody waits for it: it is asked by itself for what it has, while the others compute on, and counts once that has come.
 """
 
 from collections import Counter, deque
@@ -29,7 +33,11 @@ RECENT = 32
 MOST_REFUSED = 3
 """A peer whose contributions were refused so often is put out."""
 
+MOST_BROKEN = 10
+"""A peer is doubted until it has kept its word at most 2 to this power of times."""
+
 LOOK_AHEAD_S = 60.0
+LEAST_WAIT_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -94,9 +102,10 @@ class OpenStep:
 
 @dataclass(frozen=True)
 class CollectOn:
-    """Tell all peers to go on computing for the same step: too little has come."""
+    """Tell peers to go on computing for the same step: too little has come. `peer`: only this one; None: all."""
 
     step: int
+    peer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,17 @@ class PutOut:
 Instruction = OpenStep | CollectOn | CommitStep | PutOut
 
 
+@dataclass(frozen=True)
+class _Word:
+    """What was asked of a peer when a step was opened."""
+
+    step: int
+    samples: int
+    until_s: float
+    alone: bool
+    """Whether it alone was asked, while others compute."""
+
+
 class StepOwner:
     """Owns the number of the step, and what is known of the peers' progress in it."""
 
@@ -132,6 +152,9 @@ class StepOwner:
         self._opened_s = 0.0
         self._took_s: deque[float] = deque(maxlen=RECENT)
         self._refused: Counter[str] = Counter()
+        self._asked: dict[str, _Word] = {}
+        self._broken: Counter[str] = Counter()  # how often a peer has broken its word
+        self._doubted: Counter[str] = Counter()  # in how many steps it has to keep its word from now on
 
     @property
     def open(self) -> bool:
@@ -159,7 +182,9 @@ class StepOwner:
         """When TimePassed is due at the latest; None while only messages can change anything."""
         if self._awaited is not None:
             return self._opened_s + self.patience_s
-        return full_at_s(self._reports, self.needed, now_s, LOOK_AHEAD_S) if self._reports else None
+        waiting = {peer: one for peer, one in self._reports.items() if not self._is_asked(peer, now_s)}
+        full_s = full_at_s(waiting, self.needed, now_s, LOOK_AHEAD_S) if waiting else None
+        return None if full_s is None else max(full_s, now_s + LEAST_WAIT_S)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Return what follows from an event. One that is about a step that is over changes nothing."""
@@ -171,11 +196,11 @@ class StepOwner:
                 self._reports[peer] = Report(
                     event.samples, event.samples_per_s, event.micro_batch, now_s, event.every_s
                 )
-            case ContributionCame(peer=peer, samples=samples) if peer in self._ready and event.step == self.step:
-                self._given[peer] += samples
-                self._sent(peer)
-                if self._awaited is not None:
-                    self._took_s.append(now_s - self._opened_s)
+            case ContributionCame(peer=peer) if peer in self._ready:
+                alone = self._came(event, now_s)
+                decided = self._decide(now_s)
+                on = [CollectOn(self.step, peer)] if alone and self._awaited is None and event.step == self.step else []
+                return [*decided, *on]
             case ContributionRefused(peer=peer):
                 self._sent(peer)
                 self._refused[peer] += 1
@@ -193,6 +218,8 @@ class StepOwner:
             return self._open(now_s)
         if self._awaited and now_s < self._opened_s + self.patience_s:
             return []
+        for peer in self._awaited:
+            self._broke_word(peer)
         self._awaited = None
         if self.needed:
             self._reports = {}  # what they have not sent they report anew
@@ -202,15 +229,60 @@ class StepOwner:
         self._reports, self._given = {}, Counter()
         return [committed]
 
+    def _came(self, event: ContributionCame, now_s: float) -> bool:
+        """Take a contribution; returns whether its peer alone was asked for it."""
+        peer, word = event.peer, self._asked.pop(event.peer, None)
+        alone = False
+        if word is not None and word.step == event.step:  # else nothing was asked, or what came of it was decided then
+            alone = word.alone
+            if event.samples < word.samples:
+                self._broke_word(peer)
+            elif now_s <= word.until_s and self._doubted[peer]:
+                self._doubted[peer] -= 1
+        if event.step == self.step:
+            self._given[peer] += event.samples
+            self._sent(peer)
+            if self._awaited is not None:
+                self._took_s.append(now_s - self._opened_s)
+        return alone
+
     def _open(self, now_s: float) -> list[Instruction]:
-        if not self._reports or full_at_s(self._reports, self.needed, now_s, 0.0) is None:
+        if full_at_s(self._reports, self.needed, now_s, 0.0) is None:
             return []
-        stops = quotas(self._reports, self.needed, now_s)
+        counted_on = {peer: report for peer, report in self._reports.items() if not self._doubted[peer]}
+        until_s = now_s + self.patience_s
+        if self.needed and full_at_s(counted_on, self.needed, now_s, 0.0) is None:
+            return self._ask_doubted(now_s, until_s)
+        stops = quotas(counted_on, self.needed, now_s)
         self._awaited = {peer for peer, samples in stops.items() if samples}
         self._opened_s = now_s
+        for peer, report in self._reports.items():
+            if not self._is_asked(peer, now_s):
+                least = min(stops.get(peer, report.samples), self.target_batch)
+                self._asked[peer] = _Word(self.step, least, until_s, alone=False)
         # No volunteer makes more than a whole batch: it waits there, whatever it is taken to have.
         every = {peer: min(stops.get(peer, 0), self.target_batch) for peer in sorted(self._ready)}
         return [OpenStep(self.step, every)]
+
+    def _ask_doubted(self, now_s: float, until_s: float) -> list[Instruction]:
+        """With those who are doubted the batch would be full: they are asked for what they say they have."""
+        stops = {
+            peer: min(report.samples, self.target_batch)
+            for peer, report in sorted(self._reports.items())
+            if self._doubted[peer] and report.samples and not self._is_asked(peer, now_s)
+        }
+        self._asked |= {peer: _Word(self.step, samples, until_s, alone=True) for peer, samples in stops.items()}
+        return [OpenStep(self.step, stops)] if stops else []
+
+    def _is_asked(self, peer: str, now_s: float) -> bool:
+        """Whether what was asked of it may still come: it is not asked again before that."""
+        word = self._asked.get(peer)
+        return word is not None and word.step == self.step and now_s < word.until_s
+
+    def _broke_word(self, peer: str) -> None:
+        self._asked.pop(peer, None)
+        self._broken[peer] = min(self._broken[peer] + 1, MOST_BROKEN)
+        self._doubted[peer] = 2 ** self._broken[peer]
 
     def _sent(self, peer: str) -> None:
         self._reports.pop(peer, None)
@@ -220,4 +292,5 @@ class StepOwner:
     def _forget(self, peer: str) -> None:
         self._ready.discard(peer)
         self._sent(peer)
-        self._refused.pop(peer, None)
+        for known in (self._refused, self._asked, self._broken, self._doubted):
+            known.pop(peer, None)

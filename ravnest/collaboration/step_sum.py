@@ -1,17 +1,33 @@
 """The sum of a step's gradients, and its mean in the form in which everybody gets it.
 
-In: contributions that have come whole. Out: the mean over all their samples, encoded once, and what everyone makes of
-it: so all of them, whoever encoded it, apply the same bytes.
+In: contributions that have come whole, and whose they are. Out: the mean over all their samples, encoded once, and what
+everyone makes of it: so all of them, whoever encoded it, apply the same bytes. What deviates from the last mean by more
+than deviations.py allows is scaled down to that. While too few people are known, the first contributions are held back
+until there are enough to compare them with, or until the step ends.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ravnest.collaboration.deviations import LEAST_PEOPLE, Deviations
 from ravnest.collaboration.transfers import Form, Said, pieces
 from ring_allreduce.ring import decode
 from ring_allreduce.transport import Message
+
+MOST_FLOAT16 = 61_440.0
+"""A mean has no larger numbers where it travels as float16: they would be infinite there."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    person: str
+    vectors: Mapping[str, Tensor]
+    samples: int
+    deviations: Mapping[str, float]
 
 
 class StepSum:
@@ -20,24 +36,56 @@ class StepSum:
     def __init__(self, forms: Sequence[Form]) -> None:
         self.forms = tuple(forms)
         self.samples = 0
+        """Samples of all that was added."""
         self._sums = {form.name: torch.zeros(form.elements, dtype=form.dtype) for form in forms}
         self._lost = {form.name: torch.zeros(form.elements, dtype=form.dtype) for form in forms if form.wire != "exact"}
+        self._means = {form.name: torch.zeros(form.elements, dtype=form.dtype) for form in forms}
+        self._deviations = {form.name: Deviations() for form in forms if form.elements}
+        self._held: list[_Given] = []
 
-    def add(self, vectors: Mapping[str, Tensor], samples: int) -> None:
-        """Add one peer's sums over `samples` samples."""
-        for name, total in self._sums.items():
-            total += vectors[name]
+    def add(self, vectors: Mapping[str, Tensor], samples: int, person: str = "") -> list[str]:
+        """Add a person's sums over `samples` samples; returns whose contributions were scaled down now."""
         self.samples += samples
+        found: dict[str, float] = {}
+        for name, deviations in self._deviations.items():
+            found[name] = float(torch.linalg.vector_norm(vectors[name] / samples - self._means[name]))
+            deviations.saw(person, found[name], samples)
+        self._held.append(_Given(person, vectors, samples, found))
+        if any(len(one) < LEAST_PEOPLE for one in self._deviations.values()):
+            return []
+        return self._add_held()
 
     def finish(self, step: int) -> tuple[list[Said], dict[str, Tensor]]:
         """The messages of the mean, and the mean as all of them decode it. The sum begins again from zero."""
+        self._add_held()
         means = [(form, self._sums[form.name] / self.samples) for form in self.forms]
+        for form, mean in means:
+            if form.wire == "float16":
+                mean.clamp_(-MOST_FLOAT16, MOST_FLOAT16)
         said = list(pieces("average", step, self.samples, means, residuals=self._lost))
         decoded = decoded_vectors(said, self.forms)
         self.samples = 0
         for total in self._sums.values():
             total.zero_()
+        self._means = decoded
         return said, decoded
+
+    def _add_held(self) -> list[str]:
+        held, self._held = self._held, []
+        scaled = {given.person for given in held for name in self._sums if self._add_one(name, given)}
+        return sorted(scaled)
+
+    def _add_one(self, name: str, given: _Given) -> bool:
+        """Add one of its vectors, and say whether it was scaled down."""
+        total, vector, deviation = self._sums[name], given.vectors[name], given.deviations.get(name, 0.0)
+        deviations = self._deviations.get(name)
+        allowed = math.inf if deviations is None else deviations.allowed(given.samples)
+        if deviation <= allowed:
+            total += vector
+            return False
+        scale = allowed / deviation  # of an infinite deviation: 0
+        total.add_(vector, alpha=scale).add_(self._means[name], alpha=(1.0 - scale) * given.samples)
+        return True
 
 
 def decoded_vectors(

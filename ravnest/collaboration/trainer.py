@@ -36,6 +36,10 @@ GRADIENTS = "gradients"
 STATISTICS = "statistics"
 
 
+class NotFinite(RunFailed):
+    """A micro-batch's loss or gradient is NaN or infinite. Nothing was changed by it."""
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """One micro-batch: its mean loss, and how many samples it has."""
@@ -99,7 +103,10 @@ class Trainer:
     # Gradients.
 
     def compute(self, number: int) -> MicroBatch:
-        """The gradient of this peer's micro-batch of that number, which count() adds or the next compute() forgets."""
+        """The gradient of this peer's micro-batch of that number, which count() adds or the next compute() forgets.
+
+        Raises NotFinite.
+        """
         inputs, target = self.batch(number)
         self.model.train()
         for one in self._parameters:
@@ -110,8 +117,12 @@ class Trainer:
             loss = self._loss.mean(output, _to(target, self._device))
         mean = float(loss.detach())
         if not math.isfinite(mean):
-            raise RunFailed(f"the loss of a micro-batch is {mean}: training has diverged (lower optimizer.lr)")
+            raise NotFinite(f"the loss of a micro-batch is {mean} (lower optimizer.lr?)")
         loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [one.grad for one in self._parameters if one.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(gradients))
+        if not math.isfinite(norm):
+            raise NotFinite(f"the norm of a micro-batch's gradient is {norm} (lower optimizer.lr?)")
         return MicroBatch(mean, self.job.micro_batch)
 
     def batch(self, number: int) -> tuple[Inputs, Target]:

@@ -6,6 +6,7 @@ an InvalidInput, and so are NaN and infinite numbers. A piece is sent when fewer
 other side, so that a line's memory is bounded whatever its speed, and small messages do not wait behind a large vector.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ WINDOW = 8
 
 Said = tuple[Message, tuple[Tensor, ...]]
 
+MOST_NUMBER = 1e30
+"""A contribution with larger numbers is refused: the sum of all of a step stays finite."""
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bfloat16": torch.bfloat16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -41,6 +45,11 @@ class Form:
     def piece_elements(self) -> int:
         """The elements of each piece but the last."""
         return PIECE_BYTES // self.dtype.itemsize
+
+
+def form_in_words(forms: Sequence[Form]) -> str:
+    """What is averaged, in words that two peers compare."""
+    return " ".join(f"{form.name}:{form.elements}:{form.wire}" for form in forms)
 
 
 def pieces(
@@ -80,7 +89,8 @@ class Incoming:
         self.what, self.step, self.samples = began.what, began.step, began.samples
         self.vectors: dict[str, Tensor] = {}
         self._forms = deque(forms)
-        self._weight = float(began.samples) if began.what == "contribution" else 1.0
+        given = began.what == "contribution"
+        self._weight, self._most = (float(began.samples), MOST_NUMBER) if given else (1.0, math.inf)
         self._form: Form | None = None
         self._at = 0
 
@@ -111,7 +121,7 @@ class Incoming:
         if (message.start, message.stop) != (self._at, stop):
             raise InvalidInput(f"elements {message.start} to {message.stop} where {self._at} to {stop} were due")
         if form.dtype.is_floating_point:
-            vector = decode(form.wire, tensors, stop - self._at, self._weight, form.dtype)
+            vector = decode(form.wire, tensors, stop - self._at, self._weight, form.dtype, self._most)
         elif len(tensors) == 1 and tensors[0].dtype == form.dtype and tensors[0].shape == (stop - self._at,):
             vector = tensors[0]
         else:
@@ -132,6 +142,11 @@ class Outgoing:
 
     def __len__(self) -> int:
         return len(self._transfers)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the other side has taken all."""
+        return not self._transfers and self._got == self._sent
 
     def put(self, transfer: Iterator[Said]) -> None:
         """Send this after those that wait."""

@@ -23,11 +23,11 @@ def show_people(people: Sequence[Person], console: Console) -> None:
     """Prints a row for each person, in the order given. Of a public key its beginning is shown."""
     table = titled_table(f"{len(people)} {'person' if len(people) == 1 else 'people'}, most samples first", "name")
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-    for name in ("samples", "steps", "visits", "refused"):
+    for name in ("samples", "steps", "visits", "refused", "scaled"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("public key", no_wrap=True)
     for one in people:
-        numbers = (f"{number:,}" for number in (one.samples, one.steps, one.visits, one.refused))
+        numbers = (f"{number:,}" for number in (one.samples, one.steps, one.visits, one.refused, one.scaled))
         table.add_row(_plain(one.name), *numbers, one.key[:_KEY_CHARACTERS])
     console.print(table)
 

@@ -1,22 +1,175 @@
-"""What a backbone does with volunteers is tested over real lines, in tests/integration/test_collaboration.py."""
+"""What a backbone does with volunteers is tested over real lines, in tests/integration/test_collaboration.py; here are
+the ends and the lies that take long to bring about with processes."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from ravnest.collaboration.backbone import Backbone, form_in_words
+from ravnest.collaboration import backbone as module
+from ravnest.collaboration.backbone import Backbone
+from ravnest.collaboration.messages import (
+    ChallengeMessage,
+    EndMessage,
+    GotMessage,
+    HelloMessage,
+    JoinMessage,
+    PieceMessage,
+    ProgressMessage,
+    RefusedMessage,
+    signed_part,
+)
 from ravnest.collaboration.trainer import Trainer
+from ravnest.collaboration.transfers import form_in_words, pieces
+from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
+from ring_allreduce.transport import LineOpened, LineSaid
 from tests.unit.ravnest.collaboration.jobs import job_in
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 
-def test_models_with_other_parameters_or_another_wire_are_told_apart(tmp_path: Path) -> None:
-    words = set()
-    for wire in ("float32", "int8"):
-        path = job_in(tmp_path / wire, wire=wire)
-        words.add(form_in_words(Trainer(load_job(path), path).forms))
-    assert words == {"gradients:146:exact statistics:0:exact", "gradients:146:int8 statistics:0:exact"}
+class World:
+    """A backbone without sockets, and volunteers that say what a test tells them to."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, samples: int = 64) -> None:
+        path = job_in(folder / "job", samples=samples)
+        self.lines = LinesTwin()
+        monkeypatch.setattr(module, "Lines", lambda *_, **__: self.lines)
+        self.told: list[str] = []
+        self.backbone = Backbone(
+            load_job(path), path, folder / "out", listen="127.0.0.1:0", tell=self.told.append, now=self.lines.now
+        )
+        self.trainer = Trainer(load_job(path), path)
+
+    def turns(self, count: int) -> bool:
+        """Serve for so many turns; returns whether the collaboration has ended."""
+        left = iter(range(count))
+        result = self.backbone.serve(lambda: next(left, None) is None)
+        return result.weights is not None
+
+    def joins(self, line: int) -> None:
+        self.lines.events.append(LineOpened(line, "guest"))
+        self.turns(8)
+        (challenge,) = self.lines.said(ChallengeMessage, line)
+        assert isinstance(challenge, ChallengeMessage)
+        identity, name = new_identity(), f"v{line}"
+        signature = identity.sign(signed_part(challenge.nonce, self.backbone.invitation.backbone_public, name))
+        hello = HelloMessage(protocol=2, name=name, public_key=identity.public_key, signature=signature)
+        for message in (hello, JoinMessage(form=form_in_words(self.trainer.forms))):
+            self.lines.events.append(LineSaid(line, message, ()))
+        self.turns(8)
+
+    def takes_all(self, line: int) -> None:
+        """It says that it has taken every piece that was sent to it."""
+        taken = len(self.lines.said(PieceMessage, line))
+        self.lines.events.append(LineSaid(line, GotMessage(pieces=taken), ()))
+
+    def reports(self, line: int, samples: int) -> None:
+        message = ProgressMessage(
+            step=self.backbone.step, samples=samples, samples_per_s=0.0, micro_batch=8, every_s=2.0, loss=1.0,
+            loss_samples=8,
+        )  # fmt: skip
+        self.lines.events.append(LineSaid(line, message, ()))
+
+    def gives(self, line: int, samples: int, value: float) -> None:
+        """A contribution whose mean is `value` everywhere."""
+        forms = self.trainer.forms
+        vectors = [(form, torch.full((form.elements,), samples * value)) for form in forms]
+        for message, tensors in pieces("contribution", self.backbone.step, samples, vectors, float(samples)):
+            self.lines.events.append(LineSaid(line, message, tensors))
+
+
+def test_the_end_waits_until_the_last_average_was_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.joins(1)
+    world.joins(2)
+    for line in (1, 2):
+        world.takes_all(line)
+        world.reports(line, 32)
+    for line in (1, 2):
+        world.gives(line, 32, 0.1)
+    take = world.lines.take
+    committed_s: list[float] = []
+
+    def later(timeout_s: float) -> list[object]:
+        """The first volunteer takes the average at once, the second after a while."""
+        if world.backbone.step == 1 and not committed_s:
+            committed_s.append(world.lines.now_s)
+            world.takes_all(1)
+        elif committed_s and world.lines.now_s >= committed_s[0] + 20.0 and len(committed_s) == 1:
+            assert world.lines.said(EndMessage, 1)
+            assert not world.lines.said(EndMessage, 2)
+            committed_s.append(world.lines.now_s)
+            world.takes_all(2)
+        return take(timeout_s)  # type: ignore[return-value]
+
+    monkeypatch.setattr(world.lines, "take", later)
+    assert world.turns(200)
+    assert len(committed_s) == 2
+    sent = [(line, type(message)) for line, message, _ in world.lines.sent]
+    for line in (1, 2):
+        assert sent.count((line, EndMessage)) == 1
+
+
+def test_who_never_takes_the_last_average_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.joins(1)
+    world.takes_all(1)
+    world.reports(1, 64)
+    world.gives(1, 64, 0.1)
+    assert world.turns(200)
+    assert not world.lines.said(EndMessage)
+    assert any("v1" in line and "in time" in line for line in world.told)
+
+
+def test_finite_numbers_however_large_end_no_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, samples=640)
+    for line in (1, 2):
+        world.joins(line)
+        world.takes_all(line)
+        world.reports(line, 32)
+    for line in (1, 2):
+        world.gives(line, 32, 1e30)
+    world.turns(40)
+    assert world.backbone.step == 0  # beyond what a contribution may hold: refused
+    for line in (1, 2):
+        world.gives(line, 32, 2e28)
+    world.turns(40)
+    assert world.backbone.step == 1
+    assert not world.lines.said(RefusedMessage)
+    for line in (1, 2):
+        world.takes_all(line)
+        world.reports(line, 32)
+        world.gives(line, 32, 0.1)
+    world.turns(40)
+    assert world.backbone.step == 2
+
+
+def test_a_lie_is_counted_for_less_and_under_the_name_of_who_said_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, samples=640)
+    for line in (1, 2, 3):
+        world.joins(line)
+        world.takes_all(line)
+        world.reports(line, 24)
+    for line, value in ((1, 0.1), (2, 0.11), (3, 1e6)):
+        world.gives(line, 24, value)
+    world.turns(40)
+    assert world.backbone.step == 1
+    people = (tmp_path / "out" / "people.json").read_text()
+    by_name = {entry["name"]: entry["scaled"] for entry in json.loads(people)}
+    assert by_name == {"v1": 0, "v2": 0, "v3": 1}
+
+
+def test_a_folder_that_volunteers_are_sent_is_none_for_secrets(tmp_path: Path) -> None:
+    path = job_in(tmp_path / "job")
+    with pytest.raises(InvalidInput, match="the job's folder"):
+        Backbone(load_job(path), path, tmp_path / "job", listen="127.0.0.1:0")
 
 
 @pytest.mark.parametrize("listen", ["7800", "host:", "host:99999", ":0"])

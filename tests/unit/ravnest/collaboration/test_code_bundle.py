@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.code_bundle import code_hash, collected, require_safe, written
+from ravnest.collaboration.people import People
 from ravnest.errors import InvalidInput
 from tests.unit.ravnest.collaboration.jobs import job_in
 
@@ -37,3 +39,16 @@ def test_paths_that_leave_the_folder_are_refused(path: str, tmp_path: Path) -> N
         require_safe(path)
     with pytest.raises(InvalidInput):
         written({path: b""}, tmp_path)
+
+
+def test_what_a_backbone_keeps_is_never_sent_wherever_it_lies(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "job")
+    before = collected(job)
+    for folder in ("out", "deep/er/out"):
+        BackboneStore(tmp_path / "job" / folder, resume=False).save_people(People())
+        (tmp_path / "job" / folder / "more").mkdir()
+        (tmp_path / "job" / folder / "more" / "notes.txt").write_text("its own")
+    assert collected(job) == before  # so the code's hash stays, too, and volunteers come back after a resume
+    (tmp_path / "job" / "keys.json").write_text("{}")
+    with pytest.raises(InvalidInput, match=r"keys\.json"):
+        collected(job)

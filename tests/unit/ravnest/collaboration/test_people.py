@@ -21,7 +21,10 @@ def test_nobody_has_come_yet(tmp_path: Path) -> None:
     assert read_people(tmp_path).ranked() == []
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '[{"key": "k"}]', '[{"key": "k", "name": "n", "samples": "many"}]'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[1]", '[{"key": "k"}]', '[{"key": "k", "name": "n", "samples": "many"}]', '[{"key": "k", "name": 5}]'],
+)
 def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(InvalidInput, match=FILE):

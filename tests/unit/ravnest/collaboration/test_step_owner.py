@@ -125,9 +125,12 @@ def test_every_step_has_its_batch_and_ends_whatever_happens_to_the_peers(seed: i
                 case OpenStep():
                     assert one.step == owner.step
                     stops.update({peer: stop for peer, stop in one.stops.items() if peer in made})
-                case CollectOn():
+                case CollectOn(peer=None):
                     stops.clear()
                     idle.clear()
+                case CollectOn(peer=str(peer)):
+                    stops.pop(peer, None)
+                    idle.discard(peer)
                 case CommitStep():
                     assert sum(one.samples.values()) >= target
                     assert one.step == len(commits)
@@ -185,3 +188,59 @@ def test_every_step_has_its_batch_and_ends_whatever_happens_to_the_peers(seed: i
             elif not owner.open:
                 carry_out(owner.handle(progress(peer, made[peer], step=owner.step), now_s))
     assert not made or len(commits) >= before + 2
+
+
+def test_who_promises_and_never_sends_holds_the_others_up_once_and_no_more() -> None:
+    owner, now_s = owner_of("honest", "liar"), 0.0
+    owner.handle(progress("honest", 40), now_s)
+    assert owner.handle(progress("liar", 100), now_s) == [OpenStep(0, {"honest": 40, "liar": 100})]
+    owner.handle(ContributionCame("honest", 0, 40), 1.0)
+    now_s = owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0)]
+    # From now on it alone is asked, once in a while, and the honest one is left to compute until it has the batch.
+    for made in range(0, 60, 10):
+        asked = owner.handle(progress("liar", 100), now_s) + owner.handle(progress("honest", made, rate=0.0), now_s)
+        assert asked in ([], [OpenStep(0, {"liar": 100})])
+        assert not owner.open
+        now_s += 0.1
+    (opened,) = owner.handle(progress("honest", 60, rate=0.0), now_s)
+    assert opened == OpenStep(0, {"honest": 60, "liar": 0})
+    assert owner.handle(ContributionCame("honest", 0, 60), now_s + 1.0) == [CommitStep(0, {"honest": 100})]
+
+
+def test_who_sends_less_than_it_promised_is_doubted_too() -> None:
+    owner = owner_of("honest", "liar")
+    owner.handle(progress("honest", 0), 0.0)
+    assert owner.handle(progress("liar", 100), 0.0) == [OpenStep(0, {"honest": 0, "liar": 100})]
+    assert owner.handle(ContributionCame("liar", 0, 1), 0.1) == [CollectOn(0)]
+    assert owner.handle(progress("honest", 10, rate=0.0), 0.2) == []
+    assert owner.handle(progress("liar", 100), 0.2) == [OpenStep(0, {"liar": 100})]
+    assert not owner.open
+
+
+def test_who_is_doubted_is_asked_before_others_stop_and_is_counted_on_again_once_it_keeps_its_word() -> None:
+    owner = owner_of("other", "slow")
+    owner.handle(progress("other", 50), 0.0)
+    owner.handle(progress("slow", 50), 0.0)
+    owner.handle(ContributionCame("other", 0, 50), 1.0)
+    now_s = owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0)]
+    for step, missing in [(0, 50), (1, 100)]:
+        assert owner.handle(progress("other", missing - 30, rate=0.0, step=step), now_s) == []
+        assert owner.handle(progress("slow", 30, rate=0.0, step=step), now_s) == [OpenStep(step, {"slow": 30})]
+        opened = OpenStep(step, {"other": missing - 30, "slow": 0})
+        assert owner.handle(ContributionCame("slow", step, 30), now_s) == [opened]
+        owner.handle(ContributionCame("other", step, missing - 30), now_s)
+    assert owner.handle(progress("slow", 50, rate=0.0, step=2), now_s) == []
+    assert owner.handle(progress("other", 50, rate=0.0, step=2), now_s) == [OpenStep(2, {"other": 50, "slow": 50})]
+
+
+def test_a_batch_that_only_doubted_peers_have_sent_is_committed() -> None:
+    owner = owner_of("slow")
+    owner.handle(progress("slow", 100, rate=0.0), 0.0)
+    now_s = owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0)]
+    assert owner.handle(progress("slow", 100, rate=0.0), now_s) == [OpenStep(0, {"slow": 100})]
+    opened = owner.handle(ContributionCame("slow", 0, 100), now_s + 1.0)
+    assert opened == [OpenStep(0, {"slow": 0})]
+    assert owner.handle(TimePassed(), now_s + 1.0) == [CommitStep(0, {"slow": 100})]

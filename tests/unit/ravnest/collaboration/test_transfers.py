@@ -1,8 +1,10 @@
+import contextlib
+
 import pytest
 import torch
 
 from ravnest.collaboration.messages import PieceMessage, TensorMessage, TransferMessage
-from ravnest.collaboration.transfers import PIECE_BYTES, WINDOW, Form, Incoming, Outgoing, Said, pieces
+from ravnest.collaboration.transfers import PIECE_BYTES, WINDOW, Form, Incoming, Outgoing, Said, form_in_words, pieces
 from ravnest.errors import InvalidInput
 
 FORMS = [Form("a", torch.float32, 100_000), Form("none", torch.float32, 0), Form("n", torch.int64, 3)]
@@ -68,3 +70,22 @@ def test_few_pieces_are_under_way_until_the_other_side_has_taken_some() -> None:
         outgoing.got(10_000)
     with pytest.raises(InvalidInput):
         outgoing.got(1)
+    assert not outgoing.settled
+    for taken in range(4, 21):
+        outgoing.got(taken)
+        list(outgoing.due())
+    assert outgoing.settled
+
+
+def test_models_with_other_parameters_or_another_wire_are_told_apart() -> None:
+    forms = [[Form("g", torch.float32, 146, wire)] for wire in ("exact", "int8")] + [[Form("g", torch.float32, 147)]]
+    assert len({form_in_words(one) for one in forms}) == 3
+
+
+def test_numbers_whose_sum_could_overflow_are_no_contribution() -> None:
+    form = Form("g", torch.float32, 2)
+    for what, taken in [("contribution", False), ("average", True)]:
+        incoming = Incoming(TransferMessage(what=what, step=0, tensors=1, samples=8), [form])  # type: ignore[arg-type]
+        incoming.take_tensor(TensorMessage(name="g", dtype="float32", elements=2))
+        with contextlib.nullcontext() if taken else pytest.raises(InvalidInput, match="beyond"):
+            incoming.take_piece(PieceMessage(start=0, stop=2), (torch.tensor([1.0, 3e38]),))

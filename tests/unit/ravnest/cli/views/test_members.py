@@ -14,7 +14,7 @@ def test_people_and_what_they_gave_stand_in_rows_and_names_do_nothing_to_the_ter
     assert "lena [bold]?[2J" in text
     assert "\x1b[2J" not in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["otto", "0", "0", "0", "0", "cd" * 8] in rows
+    assert ["otto", "0", "0", "0", "0", "0", "cd" * 8] in rows
     assert "2 people, most samples first" in text
 
 

@@ -1,0 +1,55 @@
+"""What each step has come to, as a line of curve.jsonl and a line for whoever watches.
+
+In: what volunteers say of their losses, and the steps that are committed. Out: entries with bounded numbers, however
+much anybody says.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepEntry:
+    """One step. `line` is for people, `fields` for curve.jsonl."""
+
+    fields: Mapping[str, object]
+    line: str
+
+
+class Curve:
+    """The steps of one collaboration. Losses are what volunteers say of themselves, weighted by samples."""
+
+    def __init__(self, samples: int, began_s: float) -> None:
+        """`samples`: of all steps that were made before."""
+        self._samples = samples
+        self._began_s = began_s
+        self._loss = 0.0
+        self._counted = 0
+
+    def heard(self, loss: float, samples: int) -> None:
+        """A volunteer has a mean loss over so many samples of the step."""
+        self._loss += loss * samples
+        self._counted += samples
+
+    def committed(self, step: int, by_peer: Mapping[str, int], norm: float, now_s: float) -> StepEntry:
+        """The entry of a step that has just been made: the `step`th, of so many samples by peer."""
+        samples = sum(by_peer.values())
+        self._samples += samples
+        loss = self._loss / self._counted if self._counted else None
+        seconds = now_s - self._began_s
+        self._loss, self._counted, self._began_s = 0.0, 0, now_s
+        fields = {
+            "step": step,
+            "time_s": time.time(),
+            "seconds": seconds,
+            "samples": samples,
+            "samples_in_all": self._samples,
+            "peers": len(by_peer),
+            "loss": loss,
+            "gradient_norm": norm if math.isfinite(norm) else None,
+        }
+        shown = "" if loss is None else f", loss {loss:.4f}"
+        line = f"step {step}: {samples:,} samples of {len(by_peer)} volunteers{shown}, {seconds:.1f} s"
+        return StepEntry(fields, line)

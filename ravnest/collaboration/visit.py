@@ -1,0 +1,345 @@
+"""One line of a volunteer to a backbone, from its first word to its end.
+
+In: the line, and who the volunteer is. Out: samples that the backbone counts, and averages that are applied. The thread
+that computes also reads what has come, between two micro-batches; peer_steps.py decides what follows. A backbone that
+says nothing for SILENT_S is left. A micro-batch whose loss or gradient is not finite counts as not made.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ravnest.collaboration.code_bundle import require_safe
+from ravnest.collaboration.messages import (
+    MOST_CODE_FILES,
+    PROTOCOL,
+    AliveMessage,
+    ChallengeMessage,
+    CodeMessage,
+    CollectMessage,
+    EndMessage,
+    GotMessage,
+    HelloMessage,
+    JoinMessage,
+    OpenMessage,
+    PieceMessage,
+    ProgressMessage,
+    RefusedMessage,
+    TensorMessage,
+    TransferMessage,
+    WelcomeMessage,
+)
+from ravnest.collaboration.peer_steps import (
+    ApplyAverage,
+    AverageCame,
+    CollectingWentOn,
+    CountMicroBatch,
+    MicroBatchMade,
+    PeerEvent,
+    PeerSteps,
+    ReportProgress,
+    SendContribution,
+    StateCame,
+    StepOpened,
+)
+from ravnest.collaboration.progress import Report
+from ravnest.collaboration.trainer import NotFinite, Trainer
+from ravnest.collaboration.transfers import Incoming, Outgoing, form_in_words, pieces
+from ravnest.errors import InvalidInput, RunFailed
+from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
+
+ANSWER_S = 60.0
+"""The backbone's next word while a volunteer joins may take so long."""
+
+SILENT_S = 300.0
+"""A backbone that works says something every ALIVE_S; it may evaluate or write for some time."""
+
+REPORT_S = 1.0
+"""Progress is told at least this often."""
+
+LEAST_REPORT_S = 0.05
+OFF = 0.02
+"""Progress is told, too, when it is off what the backbone extrapolates by this part of a batch and two micro-batches,
+though never twice in LEAST_REPORT_S."""
+
+IDLE_S = 0.5
+SMOOTHED = 0.3
+"""How much the last micro-batch counts in the rate that is reported."""
+
+MOST_NOT_FINITE = 20
+"""So many micro-batches in a row that are not finite are no accident: training has diverged."""
+
+
+class Refused(RunFailed):
+    """The backbone has ended the line on purpose, and says why."""
+
+
+class Diverged(RunFailed):
+    """What this volunteer computes is not finite, again and again: another visit would change nothing."""
+
+
+@dataclass
+class Given:
+    """What a volunteer has done so far."""
+
+    samples: int = 0
+    steps: int = 0
+    visits: int = 0
+    micro_batches: int = 0
+    not_finite: int = 0
+    """Micro-batches in a row whose loss or gradient was not finite."""
+    weights: str = ""
+    """The hash of the weights that it holds at its end; empty where it holds none."""
+
+
+@dataclass
+class Member:
+    """Who a volunteer is, and what outlives one visit."""
+
+    name: str
+    public_key: bytes
+    signature: Callable[[bytes], bytes]
+    """Of the backbone's nonce."""
+    trainer: Callable[[dict[str, bytes], str, int], Trainer]
+    """The model of the code that was sent, of a job, for a visit of that number."""
+    tell: Callable[[str], None]
+    given: Given = field(default_factory=Given)
+
+
+class Visit:
+    """One visit. `run` is all there is to do with it."""
+
+    def __init__(self, member: Member, lines: Lines, line: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._member, self._lines, self._line, self._now = member, lines, line, now
+        self._heard_s = now()
+        self._trainer: Trainer
+        self._steps = PeerSteps()
+        self._outgoing = Outgoing()
+        self._incoming: Incoming | None = None
+        self._lost: dict[str, Tensor] = {}  # what shorter forms have lost of contributions
+        self._mean: dict[str, Tensor] = {}
+        self._taken = 0
+        self._ended = self._closed = False
+        self._reported: Report | None = None
+        self._seconds = 0.0  # of one micro-batch with all that is done beside it, smoothed
+        self._made_s: float | None = None
+        self._micro_batch = 1
+        self._losses: list[tuple[float, int]] = []
+        self._waiting: list[LineEvent] = []
+
+    def run(self, stop: Callable[[], bool]) -> bool:
+        """Work until the end of the collaboration (True), or of the line (False).
+
+        Raises InvalidInput, Refused, Diverged: another visit would change nothing; RunFailed, or another RavnestError.
+        """
+        self._sign_in()
+        self._member.given.visits += 1
+        while not stop():
+            full = self._steps.computes and self._steps.samples >= self._trainer.target_batch
+            untold = self._reported is None or self._reported.samples != self._steps.samples
+            if full and untold and self._steps.step is not None:
+                self._report(self._steps.step, self._steps.samples, due=True)
+            self._hear(IDLE_S if full or not self._steps.computes else 0.0)
+            self._pump()
+            if self._ended:
+                self._member.given.weights = self._trainer.weights_hash()
+                return True
+            if self._closed:
+                return False
+            if self._now() > self._heard_s + SILENT_S:
+                raise RunFailed(f"the backbone said nothing for {SILENT_S:.0f} s")
+            # More than a whole batch is never one volunteer's: where steps are short, the word to stop comes late.
+            if self._steps.computes and self._steps.samples < self._trainer.target_batch:
+                self._compute()
+        return True
+
+    # Joining.
+
+    def _sign_in(self) -> None:
+        """Raises RavnestError when this leads to nothing."""
+        challenge = self._next(ChallengeMessage)
+        assert isinstance(challenge, ChallengeMessage)
+        if challenge.protocol != PROTOCOL:
+            raise InvalidInput(f"the backbone speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
+        member = self._member
+        hello = HelloMessage(
+            protocol=PROTOCOL,
+            name=member.name,
+            public_key=member.public_key,
+            signature=member.signature(challenge.nonce),
+        )
+        self._lines.send(self._line, hello)
+        files: dict[str, bytes] = {}
+        while True:
+            message = self._next(CodeMessage, WelcomeMessage)
+            if isinstance(message, WelcomeMessage):
+                break
+            assert isinstance(message, CodeMessage)
+            require_safe(message.path)
+            files[message.path] = message.data
+            if len(files) > MOST_CODE_FILES:
+                raise InvalidInput(f"the backbone sends more than {MOST_CODE_FILES} files")
+        self._trainer = member.trainer(files, message.job, message.session)
+        self._micro_batch = self._trainer.job.micro_batch
+        self._lost = {form.name: torch.zeros(form.elements) for form in self._trainer.forms if form.wire != "exact"}
+        self._lines.send(self._line, JoinMessage(form=form_in_words(self._trainer.forms)))
+        member.tell(f"joined; takes the state of {len(self._trainer.state_forms(0))} tensors")
+
+    def _next(self, *kinds: type[Message]) -> Message:
+        """The next message, which is of one of these kinds. Raises RavnestError for any other, or none in time."""
+        deadline_s = self._now() + ANSWER_S
+        while not self._waiting:
+            if self._now() > deadline_s:
+                raise RunFailed(f"the backbone said nothing for {ANSWER_S:.0f} s")
+            self._waiting += self._lines.take(IDLE_S)
+        event = self._waiting.pop(0)
+        if isinstance(event, LineClosed):
+            raise RunFailed(f"the line ended: {event.reason}")
+        assert isinstance(event, LineSaid)
+        if isinstance(event.message, RefusedMessage):
+            raise Refused(f"the backbone refused this volunteer: {event.message.reason}")
+        if not isinstance(event.message, kinds):
+            raise RunFailed(f"the backbone sent {type(event.message).__name__} out of turn")
+        return event.message
+
+    # Working.
+
+    def _hear(self, wait_s: float) -> None:
+        events = self._waiting or self._lines.take(wait_s)
+        self._waiting = []
+        if events:
+            self._heard_s = self._now()
+        for event in events:
+            if isinstance(event, LineClosed):
+                self._closed = True
+            elif isinstance(event, LineSaid):
+                try:
+                    self._take(event.message, event)
+                except InvalidInput as error:
+                    raise RunFailed(f"the backbone sent what cannot be: {error}") from error
+
+    def _take(self, message: Message, event: LineSaid) -> None:
+        match message:
+            case RefusedMessage():
+                raise Refused(f"the backbone has ended this visit: {message.reason}")
+            case EndMessage():
+                self._ended = True
+            case AliveMessage():
+                pass  # that it has come is what it says
+            case GotMessage():
+                self._outgoing.got(message.pieces)
+            case OpenMessage():
+                self._handle(StepOpened(message.step, message.stop))
+            case CollectMessage():
+                self._handle(CollectingWentOn(message.step))
+            case TransferMessage():
+                self._begin(message)
+            case TensorMessage() if self._incoming is not None:
+                self._incoming.take_tensor(message)
+                self._finish_if_whole()
+            case PieceMessage() if self._incoming is not None:
+                self._incoming.take_piece(message, event.tensors)
+                self._taken += 1
+                self._lines.send(self._line, GotMessage(pieces=self._taken))
+                self._finish_if_whole()
+            case _:
+                raise InvalidInput(f"{type(message).__name__} out of turn")
+
+    def _begin(self, message: TransferMessage) -> None:
+        if message.what == "state" and self._steps.step is None:
+            self._incoming = Incoming(message, self._trainer.state_forms(message.step))
+        elif message.what == "average" and message.step == self._steps.step:
+            self._incoming = Incoming(message, self._trainer.forms)
+        else:
+            raise InvalidInput(f"a {message.what} of step {message.step} at step {self._steps.step}")
+        self._finish_if_whole()
+
+    def _finish_if_whole(self) -> None:
+        incoming = self._incoming
+        if incoming is None or not incoming.whole:
+            return
+        self._incoming = None
+        if incoming.what == "state":
+            self._trainer.load(incoming.vectors, incoming.step)
+            self._member.tell(f"holds the state of step {incoming.step}")
+            self._handle(StateCame(incoming.step))
+        else:
+            self._mean = incoming.vectors
+            self._handle(AverageCame(incoming.step))
+
+    def _handle(self, event: PeerEvent) -> None:
+        for instruction in self._steps.handle(event):
+            match instruction:
+                case CountMicroBatch():
+                    self._trainer.count(self._micro_batch)
+                case ReportProgress(step=step, samples=samples, due=now):
+                    self._report(step, samples, now)
+                case SendContribution(step=step, samples=samples):
+                    vectors = self._trainer.contribution()
+                    sent = pieces("contribution", step, samples, vectors, float(samples), self._lost)
+                    self._outgoing.put(sent)
+                    self._pump()
+                    self._member.given.samples += samples
+                case ApplyAverage():
+                    self._trainer.apply(self._mean)
+                    self._trainer.forget()
+                    self._member.given.steps += 1
+
+    def _compute(self) -> None:
+        step = self._steps.step
+        assert step is not None
+        began_s = self._now() if self._made_s is None else self._made_s
+        given = self._member.given
+        given.micro_batches += 1
+        try:
+            made = self._trainer.compute(given.micro_batches - 1)
+        except NotFinite as error:
+            given.not_finite += 1
+            if given.not_finite >= MOST_NOT_FINITE:
+                raise Diverged(f"{error}, {MOST_NOT_FINITE} micro-batches in a row") from error
+            self._hear(0.0)
+            return
+        given.not_finite = 0
+        self._losses.append((made.loss, made.samples))
+        # What has come meanwhile counts first: the step may be open, and this micro-batch not wanted any more.
+        self._hear(0.0)
+        # Times are smoothed, not rates: the mean of rates is too fast where some micro-batches take long.
+        self._made_s = self._now()
+        seconds = self._made_s - began_s
+        self._seconds = seconds if not self._seconds else (1 - SMOOTHED) * self._seconds + SMOOTHED * seconds
+        self._handle(MicroBatchMade(step, made.samples))
+        if not self._steps.computes:
+            self._made_s = None  # what follows is waiting
+
+    def _report(self, step: int, samples: int, due: bool) -> None:
+        now_s = self._now()
+        if not due and self._reported is not None and not self._is_off(samples, self._reported, now_s):
+            return
+        rate = self._micro_batch / self._seconds if self._seconds else 0.0
+        every_s = max(2 * REPORT_S, 2 * self._seconds)
+        self._reported = Report(samples, rate, self._micro_batch, now_s, every_s)
+        count = sum(number for _, number in self._losses)
+        loss = sum(loss * number for loss, number in self._losses) / count if count else None
+        self._losses = []
+        message = ProgressMessage(
+            step=step,
+            samples=samples,
+            samples_per_s=rate,
+            micro_batch=self._micro_batch,
+            every_s=every_s,
+            loss=loss,
+            loss_samples=count,
+        )
+        self._lines.send(self._line, message)
+
+    def _is_off(self, samples: int, told: Report, now_s: float) -> bool:
+        silent_s = now_s - told.at_s
+        most = max(2 * self._micro_batch, OFF * self._trainer.target_batch)
+        return silent_s >= REPORT_S or (silent_s >= LEAST_REPORT_S and abs(samples - told.whole(now_s)) > most)
+
+    def _pump(self) -> None:
+        for said in self._outgoing.due():
+            self._lines.send(self._line, *said)

@@ -1,0 +1,96 @@
+"""A visit over real lines is tested in tests/integration/test_collaboration.py; here its deadlines and refusals."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ravnest.collaboration.messages import (
+    PROTOCOL,
+    AliveMessage,
+    ChallengeMessage,
+    EndMessage,
+    JoinMessage,
+    OpenMessage,
+    ProgressMessage,
+    TransferMessage,
+    WelcomeMessage,
+)
+from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
+from ravnest.collaboration.transfers import pieces
+from ravnest.collaboration.visit import MOST_NOT_FINITE, SILENT_S, Diverged, Member, Visit
+from ravnest.errors import RunFailed
+from ravnest.job.config import load_job
+from ring_allreduce.transport import LineSaid, Message
+from tests.unit.ravnest.collaboration.jobs import job_in
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
+
+
+def visit_of(folder: Path) -> tuple[Visit, LinesTwin, Member, Trainer]:
+    """A visit to which a backbone has said all that it says until the state is there."""
+    path = job_in(folder)
+    trainer, lines = Trainer(load_job(path), path), LinesTwin()
+    member = Member("ada", b"k" * 32, lambda nonce: b"s" * 64, lambda files, job, session: trainer, lambda _: None)
+
+    def says(message: Message, *tensors: torch.Tensor) -> None:
+        lines.events.append(LineSaid(3, message, tensors))
+
+    says(ChallengeMessage(protocol=PROTOCOL, nonce=b"n" * 32))
+    says(WelcomeMessage(files=0, job="job.yaml", session=1))
+    for message, tensors in pieces("state", 0, 0, trainer.state()):
+        says(message, *tensors)
+    return Visit(member, lines, 3, lines.now), lines, member, trainer  # type: ignore[arg-type]
+
+
+def every(turns: int) -> Callable[[], bool]:
+    """Stops after so many turns, so that no defect hangs the test."""
+    left = iter(range(turns))
+    return lambda: next(left, None) is None
+
+
+def test_a_backbone_that_says_nothing_while_it_is_waited_for_is_left(tmp_path: Path) -> None:
+    visit, lines, member, _ = visit_of(tmp_path)
+    lines.events.append(LineSaid(3, OpenMessage(step=0, stop=0), ()))
+    lines.events.append(LineSaid(3, AliveMessage(step=0), ()))
+    with pytest.raises(RunFailed, match="said nothing"):
+        visit.run(every(100_000))
+    assert lines.now_s > SILENT_S
+    assert member.given.visits == 1
+    assert lines.said(JoinMessage)
+
+
+def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visit, lines, _, trainer = visit_of(tmp_path)
+    compute, numbers = trainer.compute, []
+
+    def sometimes(number: int) -> MicroBatch:
+        numbers.append(number)
+        if len(numbers) == 12:
+            lines.events.append(LineSaid(3, EndMessage(step=0), ()))
+        if number % 2:
+            raise NotFinite("the loss of a micro-batch is nan")
+        return compute(number)
+
+    monkeypatch.setattr(trainer, "compute", sometimes)
+    assert visit.run(every(1000))
+    assert numbers == list(range(12))
+    told = lines.said(ProgressMessage)
+    assert max(message.samples for message in told if isinstance(message, ProgressMessage)) <= 6 * 8
+    assert not lines.said(TransferMessage)
+
+
+def test_a_training_that_has_diverged_ends_the_volunteer_instead_of_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, _, _, trainer = visit_of(tmp_path)
+    numbers = []
+
+    def never(number: int) -> MicroBatch:
+        numbers.append(number)
+        raise NotFinite("the loss of a micro-batch is nan")
+
+    monkeypatch.setattr(trainer, "compute", never)
+    with pytest.raises(Diverged, match="nan"):
+        visit.run(every(1000))
+    assert len(numbers) == MOST_NOT_FINITE
