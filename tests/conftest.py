@@ -14,6 +14,9 @@ judges the change, not the luck of the day.
 """
 
 import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads would spin on the other worker's core; read at its import
+
 from collections.abc import Sequence
 
 import pytest

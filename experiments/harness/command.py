@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from experiments.harness.report import ROOT, Part, Report, machine, verdict
 
@@ -45,6 +46,7 @@ def run_parts(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and namespaces are taken down
     before = machine()
     torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")  # numpy's small products take longer in threads that wait for each other
     folder = ROOT / "runs" / "experiments" / name if asked.quick else ROOT / "experiments" / name
     report = Report(asked.out or folder, title, intro)
     failed = []

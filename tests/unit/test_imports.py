@@ -102,7 +102,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "ravnest/collaboration/averaging_plan.py",
         "experiments/convergence/fitting.py",
     ),
-    "threadpoolctl": ("cluster_planner/search/starting_groups.py",),
+    "threadpoolctl": ("cluster_planner/search/starting_groups.py", "experiments/harness/command.py"),
     "networkx": ("cluster_planner/inputs/links.py",),
     "safetensors": (
         "ravnest/checkpoints/checkpoint.py",
