@@ -272,8 +272,8 @@ class StageRings:
         self._reducer.pump()
         merges = []
         for result in self._reducer.finished():
-            if self._segment_of[result.ring].members[0] == self._endpoint.name:
-                self._feeding.whole(result)
+            tells = self._segment_of[result.ring].members[0] == self._endpoint.name
+            self._feeding.whole(result, tells=tells)
             segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
             arrived[result.ring] = result
             if all(spec.name in arrived for spec in segment.rings):

@@ -6,7 +6,9 @@ when it is told to take the place:
     FollowFrom ─► takes the anchor from donors, and every average since ─► holds the anchor ─ TakePlace ─► stopped
 
 It contributes to no round and nobody waits for it (ring_allreduce/ring/following.py). What it merges are the same bytes
-in the same order as every member, by the same code. Where an average stays away, it says so, and begins anew.
+in the same order as every member, by the same code. Where an average stays away, it says so, and begins anew. One that
+is to take the place asks the members that live for what it lacks of the last committed round, since the lost stage has
+completed a part of that.
 """
 
 import time
@@ -27,7 +29,7 @@ from ravnest.stage.rings import SegmentAverage, SegmentContribution, average_of
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.segment_taking import SegmentTaking, Send
 from ravnest.stage.setup import SegmentSetup, StageSetup
-from ring_allreduce.ring import FollowedRounds, FollowedTaken, RingResult
+from ring_allreduce.ring import FollowedMissing, FollowedRounds, FollowedTaken, RingResult
 from ring_allreduce.rounds import AwakeTime, SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Unacceptable
 
@@ -118,6 +120,7 @@ class ShadowStage:
         self._awaited: SilenceDeadline | None = None
         """By when more of the average has to come that is committed and not here; None where none is."""
         self._senders: set[str] = set()
+        self._has_asked = False
 
     @property
     def compute(self) -> StageCompute | None:
@@ -140,6 +143,9 @@ class ShadowStage:
             return
         awake_s = self._awake.at(self._now())
         self._merge(awake_s)
+        if self.takes_place is not None and not self._has_asked:
+            self._has_asked = True
+            self._ask_members()
         self._send(self._taking.late(awake_s))
         self._hold()
         self._say_alive(awake_s)
@@ -177,9 +183,11 @@ class ShadowStage:
                 self._followed.resumed(message.epoch, message.kept)
             case m.RoundCommittedMessage():
                 self._committed = max(self._committed, message.round)
+                self._followed.final(self._committed)
             case shm.TakePlace():
                 self.takes_place = message
                 self._committed = max(self._committed, message.round)
+                self._followed.final(self._committed)
                 self._awaited = SilenceDeadline(self._awake.at(self._now()), floor_s=LAST_FLOOR_S)
             case m.Stop() | em.TakeOver():  # a new driver begins its own spares
                 self.stopped = True
@@ -215,6 +223,18 @@ class ShadowStage:
         if self.takes_place is None:
             self._awaited = None
 
+    def _ask_members(self) -> None:
+        """Ask members that live for what is missing of the rounds that are committed, each for an equal part."""
+        lost = None if self.setup.successor is None else self.setup.successor.name
+        for number in range(self._rings.committed + 1, self._committed + 1):
+            for name, spec in self._specs.items():
+                living = [each for each in spec.members if each != lost]
+                if living and self._followed.whole(name, number) is None:
+                    parts = divided(self._followed.missing(name, number), len(living))
+                    for member, spans in zip(living, parts, strict=True):
+                        missing = FollowedMissing(ring=name, round=number, spans=spans)
+                        self.endpoint.send(member, Lane.PIPELINE, missing)
+
     def _expired(self, awake_s: float) -> bool:
         return self._awaited is not None and self._awaited.expired(awake_s)
 
@@ -248,3 +268,18 @@ class ShadowStage:
             self.endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=finished))
         if self._driver.expired(awake_s):
             raise NodeLost(f"the driver has been silent for {self._driver.silent_s(awake_s):.0f} s")
+
+
+def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[tuple[tuple[int, int], ...]]:
+    """Divide spans [start, stop) into lists of spans that hold as many elements each, but for a remainder."""
+    share = -(-sum(stop - start for start, stop in spans) // parts)
+    found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+    index, room = 0, share
+    for start, stop in spans:
+        while start < stop:
+            end = min(stop, start + room)
+            found[index].append((start, end))
+            start, room = end, room - (end - start)
+            if not room:
+                index, room = index + 1, share
+    return [tuple(each) for each in found]

@@ -17,7 +17,7 @@ from ring_allreduce.ring.events import (
 )
 from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.following import Feeding, FollowedRounds
-from ring_allreduce.ring.messages import FOLLOWED_KINDS, RING_KINDS, Chunk, FollowedTaken, HandedOn
+from ring_allreduce.ring.messages import FOLLOWED_KINDS, RING_KINDS, Chunk, FollowedMissing, FollowedTaken, HandedOn
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.statistics import RingProgress, RingStatistics
@@ -36,6 +36,7 @@ __all__ = [
     "DropChunk",
     "Feeding",
     "FinishRing",
+    "FollowedMissing",
     "FollowedRounds",
     "FollowedTaken",
     "HandedOn",

@@ -6,22 +6,30 @@ follower: these pieces. Out: whole averages, the same bytes that the members hol
 
 A member keeps at most `most_behind` rounds for a follower that takes nothing: then it sends no more until it is told
 anew who follows. A follower that misses something learns so at the commit, and asks a member for the state itself.
+
+Who completed a part may be lost before it has sent it. Each member therefore holds a copy of a followed ring's last
+average until its followers have said that they took it, and sends a follower what it lacks of it, once.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring.executor import RingSpec
-from ring_allreduce.ring.messages import FollowedPiece, FollowedTaken, FollowedWhole
+from ring_allreduce.ring.messages import MOST_SPANS, FollowedMissing, FollowedPiece, FollowedTaken, FollowedWhole
 from ring_allreduce.ring.uncommitted_rounds import RingResult
 from ring_allreduce.ring.wire_forms import decode
 from ring_allreduce.rounds.events import RoundKey
 from ring_allreduce.transport.endpoint import Delivery, Endpoint
 from ring_allreduce.transport.outbox import Outbox
+
+AGAIN_ELEMENTS = 1 << 16
+"""What is sent again travels in pieces of so many numbers."""
+
+Span = tuple[int, int]
 
 
 class Feeding:
@@ -35,6 +43,8 @@ class Feeding:
         self._sent: dict[str, set[int]] = {}
         """By follower: the rounds that it is being sent and has not taken."""
         self._late: set[str] = set()
+        self._held: dict[str, tuple[RingResult, set[str]]] = {}
+        """By ring: a copy of its last average, and the followers that have neither taken it nor asked for it."""
 
     def feed(self, followers: Mapping[str, Collection[str]]) -> None:
         """From now on these follow: by ring, names of endpoints that are connected. Whoever was late is fed again."""
@@ -53,25 +63,45 @@ class Feeding:
                 # A copy: the memory of an average is used again after the commit, for which no follower is waited for.
                 self._outbox.put(follower, piece, [numbers.clone()])
 
-    def whole(self, result: RingResult) -> None:
-        """The average of a ring is whole at this member."""
-        for follower in self._followers.get(result.ring, ()):
-            if self._may_send(follower, result.round):
-                said = FollowedWhole(
-                    ring=result.ring,
-                    round=result.round,
-                    total_weight=result.total_weight,
-                    counters=result.counters,
-                )
-                self._outbox.put(follower, said)
+    def whole(self, result: RingResult, *, tells: bool) -> None:
+        """The average of a ring is whole at this member, which `tells` the followers so, as one member does."""
+        followers = self._followers.get(result.ring, ())
+        self._held.pop(result.ring, None)
+        if followers:
+            self._held[result.ring] = replace(result, average=result.average.clone()), set(followers)
+        for follower in followers:
+            if tells and self._may_send(follower, result.round):
+                self._outbox.put(follower, _whole(result))
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take what a follower says. Returns whether it was that."""
-        if not isinstance(delivery.message, FollowedTaken):
+        message, sender = delivery.message, delivery.sender
+        if isinstance(message, FollowedMissing):
+            self._send_again(sender, message)
+            return True
+        if not isinstance(message, FollowedTaken):
             return False
-        sent = self._sent.get(delivery.sender, set())
-        self._sent[delivery.sender] = {number for number in sent if number > delivery.message.round}
+        self._sent[sender] = {number for number in self._sent.get(sender, set()) if number > message.round}
+        for ring, (result, waiting) in list(self._held.items()):
+            if result.round <= message.round:
+                waiting.discard(sender)
+                if not waiting:
+                    del self._held[ring]
         return True
+
+    def _send_again(self, follower: str, missing: FollowedMissing) -> None:
+        result, waiting = self._held.get(missing.ring, (None, set[str]()))
+        if result is None or result.round != missing.round or follower not in waiting:
+            return  # it is not held any more, or was asked for before
+        if not all(start < stop <= result.average.numel() for start, stop in missing.spans):
+            return  # no part of this ring: a follower cannot end a stage
+        waiting.discard(follower)
+        for start, stop in missing.spans:
+            for at in range(start, stop, AGAIN_ELEMENTS):
+                end = min(at + AGAIN_ELEMENTS, stop)
+                piece = FollowedPiece(ring=missing.ring, round=missing.round, start=at, stop=end)
+                self._outbox.put(follower, piece, [result.average[at:end]])
+        self._outbox.put(follower, _whole(result))
 
     def pump(self) -> None:
         """Send what the endpoint has room for."""
@@ -92,6 +122,12 @@ class Feeding:
         return True
 
 
+def _whole(result: RingResult) -> FollowedWhole:
+    return FollowedWhole(
+        ring=result.ring, round=result.round, total_weight=result.total_weight, counters=result.counters
+    )
+
+
 @dataclass
 class _Arriving:
     """One average on its way to a follower, in one epoch."""
@@ -99,21 +135,23 @@ class _Arriving:
     epoch: int
     average: Tensor
     pieces: dict[int, int] = field(default_factory=dict)
-    """By first element: the one after the last."""
+    """By first element: the one after the last. What was sent again may overlap with what came all the same."""
     received: int = 0
     end: FollowedWhole | None = None
 
     @property
     def whole(self) -> bool:
-        return self.end is not None and self.received == self.average.numel() and self._tiles()
+        return self.end is not None and self.received >= self.average.numel() and not self.missing
 
-    def _tiles(self) -> bool:
-        at = 0
-        for start in sorted(self.pieces):
-            if start != at:
-                return False
-            at = self.pieces[start]
-        return at == self.average.numel()
+    @property
+    def missing(self) -> list[Span]:
+        """The spans that have not come, at most MOST_SPANS of them; the last covers what else may be missing."""
+        spans, at = [], 0
+        for start in [*sorted(self.pieces), self.average.numel()]:
+            if start > at:
+                spans.append((at, start))
+            at = max(at, self.pieces.get(start, start))
+        return spans if len(spans) <= MOST_SPANS else [*spans[: MOST_SPANS - 1], (spans[MOST_SPANS - 1][0], at)]
 
 
 class FollowedRounds:
@@ -127,6 +165,7 @@ class FollowedRounds:
         self._arriving: dict[RoundKey, _Arriving] = {}
         self.committed = 0
         """Averages up to this round are not taken any more."""
+        self._final = 0
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take a piece of an average. Returns whether it was one; one that nobody can use has no effect.
@@ -146,7 +185,7 @@ class FollowedRounds:
         if size < 1 or message.stop > arriving.average.numel():
             raise InvalidInput(f"[{message.start}, {message.stop}) is no part of ring {message.ring!r}")
         numbers = decode("exact", delivery.tensors, size, 1.0, torch.float32)
-        if message.start not in arriving.pieces:
+        if message.start not in arriving.pieces or arriving.pieces[message.start] < message.stop:
             arriving.pieces[message.start] = message.stop
             arriving.received += size
             arriving.average[message.start : message.stop] = numbers
@@ -155,8 +194,17 @@ class FollowedRounds:
     def resumed(self, epoch: int, kept: Collection[int]) -> None:
         """An epoch is under way, in which all rounds but those that are `kept` start again."""
         for key, arriving in list(self._arriving.items()):
-            if arriving.epoch < epoch and key[1] not in kept:
+            if arriving.epoch < epoch and key[1] not in kept and key[1] > self._final:
                 del self._arriving[key]
+
+    def final(self, round: int) -> None:  # noqa: A002 - our word
+        """The rounds up to this one are committed in the run: their averages are the same in each epoch from now on."""
+        self._final = max(self._final, round)
+
+    def missing(self, ring: str, round: int) -> list[Span]:  # noqa: A002 - our word
+        """What has not come of an average: spans [start, stop)."""
+        arriving = self._arriving.get((ring, round))
+        return [(0, self._elements[ring])] if arriving is None else arriving.missing
 
     def whole(self, ring: str, round: int) -> RingResult | None:  # noqa: A002 - our word
         """Return the average of a ring, once all of it is here."""
@@ -179,6 +227,8 @@ class FollowedRounds:
             return None
         key = message.ring, message.round
         arriving = self._arriving.get(key)
+        if arriving is not None and message.round <= self._final and arriving.epoch <= epoch:
+            return arriving
         if arriving is None or arriving.epoch < epoch:
             arriving = self._arriving[key] = _Arriving(epoch, torch.zeros(self._elements[message.ring]))
         return arriving if arriving.epoch == epoch else None

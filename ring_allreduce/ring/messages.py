@@ -13,6 +13,9 @@ from ring_allreduce.transport.message import Count, Message, Name
 MOST_COUNTERS = 1 << 22
 """The most counters that travel with a ring: all whole numbers in the buffers of a segment."""
 
+MOST_SPANS = 1024
+"""The most spans of an average that a follower asks for at once."""
+
 Weight = Annotated[float, msgspec.Meta(ge=0.0, le=1e6 * MOST_WEIGHT)]
 """The weight of a million members at most. The machines, which know how many there are, bound it closer."""
 
@@ -75,8 +78,17 @@ class FollowedTaken(Message, frozen=True, kw_only=True, tag="ring_followed_taken
     round: Count
 
 
+class FollowedMissing(Message, frozen=True, kw_only=True, tag="ring_followed_missing"):
+    """A follower lacks these spans, [start, stop) each, of the average of a committed round: who completed them is
+    gone. A member that still holds the average sends them, and `FollowedWhole` after them."""
+
+    ring: Name
+    round: Count
+    spans: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=MOST_SPANS)]
+
+
 RING_KINDS: tuple[type[Message], ...] = (Chunk, HandedOn)
 """The kinds that a codec has to know for a RingReducer to work on its endpoint."""
 
-FOLLOWED_KINDS: tuple[type[Message], ...] = (FollowedPiece, FollowedWhole, FollowedTaken)
+FOLLOWED_KINDS: tuple[type[Message], ...] = (FollowedPiece, FollowedWhole, FollowedTaken, FollowedMissing)
 """The kinds by which somebody follows a ring who is no member of it (following.py)."""

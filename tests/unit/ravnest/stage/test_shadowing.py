@@ -9,8 +9,8 @@ from ravnest.errors import NodeLost
 from ravnest.stage import messages as m
 from ravnest.stage import shadow_messages as shm
 from ravnest.stage.assembling import shadowing
-from ravnest.stage.shadowing import AVERAGE_FLOOR_S, LAST_FLOOR_S
-from ring_allreduce.ring import FollowedTaken
+from ravnest.stage.shadowing import AVERAGE_FLOOR_S, LAST_FLOOR_S, divided
+from ring_allreduce.ring import FollowedMissing, FollowedTaken
 from ring_allreduce.ring.messages import FollowedPiece
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
@@ -69,6 +69,31 @@ def test_who_takes_a_place_waits_for_the_last_average_for_a_moment_only():
     assert bench.stage.stopped
     assert bench.stage.takes_place == shm.TakePlace(epoch=2, round=4)
     assert bench.heard(bench.driver, shm.FellBehind) == []
+
+
+def test_who_takes_a_place_asks_those_who_live_for_what_it_lacks():
+    bench = Bench()
+    bench.member.send("~c0.s1", Lane.BULK, piece(bench, start=0, stop=3), [torch.ones(3)])
+    bench.tell(shm.TakePlace(epoch=2, round=4))
+    asked = {each.ring: each for each in bench.heard(bench.member, FollowedMissing)}
+    assert asked.keys() == {spec.name for segment in bench.setup.segments for spec in segment.rings}
+    progress = bench.setup.segments[0].progress
+    assert asked[progress.name].spans == ((3, progress.elements),)
+    bench.pass_s(1)
+    assert bench.heard(bench.member, FollowedMissing) == [], "once"
+
+
+@pytest.mark.parametrize(
+    ("spans", "parts", "expected"),
+    [
+        ([(0, 10)], 3, [((0, 4),), ((4, 8),), ((8, 10),)]),
+        ([(0, 2), (5, 9)], 2, [((0, 2), (5, 6)), ((6, 9),)]),
+        ([], 2, [(), ()]),
+        ([(0, 1)], 3, [((0, 1),), (), ()]),
+    ],
+)
+def test_what_is_missing_is_divided_among_those_who_are_asked(spans, parts, expected):
+    assert divided(spans, parts) == expected
 
 
 def test_who_has_all_that_is_committed_takes_the_place_at_once():

@@ -5,7 +5,15 @@ import torch
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring.following import Feeding, FollowedRounds
-from ring_allreduce.ring.messages import FOLLOWED_KINDS, RING_KINDS, FollowedPiece, FollowedTaken, FollowedWhole
+from ring_allreduce.ring.messages import (
+    FOLLOWED_KINDS,
+    MOST_SPANS,
+    RING_KINDS,
+    FollowedMissing,
+    FollowedPiece,
+    FollowedTaken,
+    FollowedWhole,
+)
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.transport.endpoint import Delivery
 from ring_allreduce.transport.in_process import InProcessNetwork
@@ -51,8 +59,7 @@ class FollowedRing:
                     assert self.feeding[name].on_delivery(delivery) or reducer.on_delivery(delivery)
                 for result in reducer.finished():
                     self.results[name, result.round] = result.average.clone(), result.total_weight, result.counters
-                    if name == self.reducers_first:
-                        self.feeding[name].whole(result)
+                    self.feeding[name].whole(result, tells=name == self.reducers_first)
                 reducer.pump()
                 self.feeding[name].pump()
             if follower:
@@ -157,3 +164,72 @@ def test_what_no_member_sends_is_refused_and_what_is_early_or_late_has_no_effect
     come(start=2, stop=3)
     followed.on_delivery(Delivery("a", 0, FollowedWhole(ring="r", round=4, total_weight=1.0), ()))
     assert followed.whole("r", 4) is None, "four numbers have come, and not all of the vector"
+
+
+def lose_a_member(run, number):
+    """A round is averaged, of which "b" sends the follower nothing."""
+    plain = run.feeding["b"].pump
+    run.feeding["b"].pump = lambda: None
+    run.average(number)
+    run.feeding["b"].pump = plain
+
+
+def ask(run, name, spans, number=1):
+    message = FollowedMissing(ring="r", round=number, spans=tuple(spans))
+    run.ends["f"].send(name, Lane.BULK, message)
+    run.settle()
+
+
+def test_what_a_lost_member_completed_is_sent_again_by_another():
+    run = FollowedRing(spec(members="abc", chunk=7))
+    lose_a_member(run, 1)
+    assert run.followed.whole("r", 1) is None
+    run.followed.final(1)
+    run.followed.resumed(2, kept=[])
+    ask(run, "c", run.followed.missing("r", 1))
+    assert torch.equal(run.followed.whole("r", 1).average, run.results["a", 1][0])
+    assert run.followed.missing("r", 1) == []
+    before = len(run.got)
+    ask(run, "c", [(0, 50)])
+    assert len(run.got) == before, "it is sent again once"
+
+
+def test_what_is_sent_again_may_overlap_with_what_comes_late():
+    run = FollowedRing(spec(members="abc", chunk=7))
+    lose_a_member(run, 1)
+    run.followed.final(1)
+    missing = run.followed.missing("r", 1)
+    run.settle()  # the lost member's pieces come all the same
+    ask(run, "a", [(start - 1, stop) if start else (start, stop) for start, stop in missing])
+    assert torch.equal(run.followed.whole("r", 1).average, run.results["a", 1][0])
+
+
+@pytest.mark.parametrize(("spans", "number"), [([(0, 51)], 1), ([(3, 3)], 1), ([(5, 2)], 1), ([(0, 50)], 2)])
+def test_spans_that_no_ring_has_and_rounds_that_nobody_holds_are_not_answered(spans, number):
+    run = FollowedRing(spec(members="ab"))
+    run.average(1)
+    before = len(run.got)
+    ask(run, "a", spans, number)
+    assert len(run.got) == before
+
+
+def test_an_average_is_not_held_for_followers_that_have_taken_it():
+    run = FollowedRing(spec(members="ab"))
+    run.average(1)
+    for name in "ab":
+        run.ends["f"].send(name, Lane.BULK, FollowedTaken(round=1))
+    run.settle()
+    before = len(run.got)
+    ask(run, "a", [(0, 50)])
+    assert len(run.got) == before
+
+
+def test_of_many_gaps_the_last_span_covers_what_else_is_missing():
+    followed = FollowedRounds({"r": 4 * MOST_SPANS}, 2)
+    for start in range(0, 4 * MOST_SPANS, 2):
+        piece = FollowedPiece(ring="r", round=1, start=start, stop=start + 1)
+        followed.on_delivery(Delivery("a", 0, piece, (torch.ones(1),)))
+    missing = followed.missing("r", 1)
+    assert len(missing) == MOST_SPANS
+    assert missing[0] == (1, 2)
+    assert missing[-1] == (2 * MOST_SPANS - 1, 4 * MOST_SPANS)
