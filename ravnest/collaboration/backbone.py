@@ -166,26 +166,26 @@ class Backbone:
             self._decide(TimePassed())
             self._tend()
         ended = total is not None and self.step >= total
-        return self._end(ended)
+        return self._end(ended, stop)
 
-    def _end(self, ended: bool) -> BackboneResult:
+    def _end(self, ended: bool, stop: Callable[[], bool]) -> BackboneResult:
         self._save_state()
         weights = None
         if ended:
-            self._hand_out()
             weights = self._store.save_weights(
                 {name: one.clone() for name, one in self._trainer.model.state_dict().items()}
             )
+            self._hand_out(stop)
             self._evaluate()
         self._store.save_people(self._people)
         return BackboneResult(self.step, weights, self._trainer.weights_hash())
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, stop: Callable[[], bool]) -> None:
         """Let volunteers take the last averages, and tell each that has them that this is the end."""
         self._ending = True  # no step is opened any more
         ends_s = self._now() + max(HAND_OUT_S, self._owner.patience_s)
         told: set[int] = set()
-        while self._now() < ends_s:
+        while self._now() < ends_s and not stop():
             self._pump()
             for visitor in self._joined():
                 if visitor.line not in told and visitor.outgoing.settled:

@@ -151,6 +151,11 @@ def _require_fit(config: ExpertsConfig, module: nn.Module, path: str | None) -> 
     if not isinstance(first, torch.Tensor) or tuple(first.shape) != expected or first.dtype != torch.float32:
         shown = f"{first.dtype} {tuple(first.shape)}" if isinstance(first, torch.Tensor) else type(first).__name__
         raise wrong(f"must return float32 of shape {expected} for {tuple(samples.shape)}, not {shown}")
+    probe = samples.clone().requires_grad_()
+    with torch.enable_grad():
+        output = module(probe)
+    if not output.requires_grad or torch.autograd.grad(output.sum(), probe, allow_unused=True)[0] is None:
+        raise wrong("makes a module whose output does not depend on its input by a gradient")
     if not torch.equal(first, second):
         raise wrong("draws random numbers in training (dropout?): its forward cannot be computed again")
     if any(not torch.equal(buffer, before[name]) for name, buffer in module.named_buffers()):

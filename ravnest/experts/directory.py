@@ -7,6 +7,7 @@ at first and after long pauses. All state has one lock; nobody waits while holdi
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -119,7 +120,8 @@ class Directory:
         if new:  # without the lock, which the reading takes
             self._table.run(lambda node: self._get(node, new)).add_done_callback(lambda _: begun.set_result(None))
         for future in waited_for:
-            future.result(2 * TABLE_S)
+            with contextlib.suppress(TimeoutError):  # then nothing is known of it, as of what nobody hosts
+                future.result(2 * TABLE_S)
         with self._lock:
             unknown = _Known(now_s, frozenset(), {})
             return {prefix: self._known.get(prefix, unknown) for prefix in prefixes}

@@ -21,8 +21,12 @@ from ravnest.training.optimizer import build_optimizer, clip_scale, learning_rat
 _WEIGHTS, _BUFFERS, _OPTIMIZER = "weights.", "buffers.", "optimizer."
 
 
+MOST_NORM = 1e15
+"""A gradient of a larger norm is refused: an optimizer squares it, and an expert that has once overflowed is lost."""
+
+
 class NotFinite(ArithmeticError):
-    """A batch's gradient is not finite. The expert is unchanged."""
+    """A batch's gradient is not finite, or so large that the expert would not be. The expert is unchanged."""
 
 
 class HostedExpert:
@@ -62,7 +66,7 @@ class HostedExpert:
         of_inputs, of_weights = found[0], found[1:]
         assert of_inputs is not None
         norm = math.sqrt(sum(float(one.pow(2).sum()) for one in of_weights if one is not None)) / requests
-        if not math.isfinite(norm) or not bool(of_inputs.isfinite().all()):
+        if not norm <= MOST_NORM or not bool(of_inputs.isfinite().all()):  # NaN is at most nothing
             raise NotFinite(f"the norm of the gradient is {norm}")
         clip = self._config.optimizer.clip_norm
         scale = (1.0 if clip is None else clip_scale(norm, clip)) / requests
@@ -103,12 +107,28 @@ class HostedExpert:
                 if one.numel() > 1 and not _fits(one, self._parameters[int(number)]):
                     raise InvalidInput("the state is of another kind of expert", key=name)
                 of_optimizer.setdefault(int(number), {})[key] = one.clone()
+        self._require_whole(of_optimizer)
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": of_optimizer, "param_groups": groups})
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(given[name])
         self.updates, self.term = kept.updates, kept.term
+
+    def _require_whole(self, of_optimizer: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Raises InvalidInput unless each parameter has what this optimizer keeps of one, or none has anything."""
+        if not of_optimizer:
+            return  # no update was made yet
+        for number, parameter in enumerate(self._parameters):
+            copy = nn.Parameter(torch.zeros_like(parameter))
+            copy.grad = torch.zeros_like(copy)
+            optimizer = build_optimizer(self._config.optimizer, [(self._names[number], copy)])
+            optimizer.step()
+            kept = {key: torch.as_tensor(value) for key, value in optimizer.state.get(copy, {}).items()}
+            given = of_optimizer.get(number, {})
+            wrong = kept.keys() ^ given.keys() or {key for key in kept if given[key].shape != kept[key].shape}
+            if wrong:
+                raise InvalidInput("the state is of another optimizer", key=f"{_OPTIMIZER}{number}.{min(wrong)}")
 
     def _own(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {_WEIGHTS + name: one for name, one in self.module.named_parameters()}

@@ -36,9 +36,12 @@ NAME = re.compile(r"[a-z0-9-]{1,24}")
 KEY_DIGITS = 16
 """Digits of the public key that end a member's name."""
 
+_LABEL = "[A-Za-z0-9_-]{1,40}"
+"""Names are shown to people: nothing in them does anything to a terminal."""
+
 _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 _Host = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-_Member = Annotated[str, msgspec.Meta(min_length=KEY_DIGITS + 1, max_length=64)]
+_Member = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}\.[0-9a-f]{{{KEY_DIGITS}}}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
@@ -207,7 +210,7 @@ def encoded(value: Claim | Listens | HostNews) -> bytes:
 
 def member_name(label: str, public_key: bytes) -> str:
     """The name of the member with this public key. `label`: 1 to 40 characters that a person can read."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", label):
+    if not re.fullmatch(_LABEL, label):
         raise InvalidInput(f"expected 1 to 40 letters, digits, - and _, not {label[:80]!r}", key="name")
     return f"{label}.{public_key.hex()[:KEY_DIGITS]}"
 

@@ -36,8 +36,9 @@ from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import Expert, HostNews, Listens, expert_text, still_known
 from ravnest.experts.messages import Backward, Copy, CopyKept, Forward, Hello, Welcome
 from ravnest.experts.request_work import Reply, RequestWork, WorkFigures
+from ravnest.experts.sent_copies import SentCopies
 from ravnest.experts.table_thread import TableThread
-from ring_allreduce import PeerStalled, UnknownPeer
+from ring_allreduce import PeerStalled, TransportError, UnknownPeer
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message, PeerAddress
 
 LOOK_S = 2.0
@@ -102,6 +103,7 @@ class ExpertHost:
         self._seen = Seen({}, {}, {}, complete=False)
         self._hosts: dict[str, HostNews] = {}
         self._known: set[str] = set()
+        self._unreachable: set[str] = set()
         self._looking: Future[Seen] | None = None
         self._storing: list[Future[Any]] = []
         self._look_at_s = 0.0
@@ -109,7 +111,7 @@ class ExpertHost:
         now_s = time.monotonic()
         self._copy_at_s = now_s + config.copy_every_s
         self._checkpoint_at_s = now_s + config.checkpoint_every_s
-        self._copied: dict[Expert, int] = {}
+        self._copied = SentCopies()
         self._written: dict[Expert, int] = {}
         self._stopped = self._leaving = False
         self._offered: dict[Expert, set[str]] = {}
@@ -171,6 +173,8 @@ class ExpertHost:
             self._send(delivery.sender, Welcome())
         elif isinstance(message, Copy) and delivery.sender in self._hosts:
             self._take_copy(delivery.sender, message, delivery.tensors)
+        elif isinstance(message, CopyKept) and not message.take_over:
+            self._copied.kept(message.expert, delivery.sender, message.updates)
         elif isinstance(message, CopyKept) and delivery.sender in self._offered.get(message.expert, ()):
             if message.taken_over:
                 self._handed_over(message.expert, delivery.sender)
@@ -196,6 +200,11 @@ class ExpertHost:
         expert, kept = message.expert, Kept(message.term, message.updates)
         whole = len(set(message.names)) == len(message.names) == len(tensors)
         if not whole or not self._config.places.holds(expert):
+            return
+        # Only who hosts an expert may say in what state it is. Where the table does not say yet who does, nobody may
+        # replace what there is.
+        claim = self._seen.claims.get(expert)
+        if expert in self._copies if claim is None else claim.value.member != sender:
             return
         held = self._copies.get(expert)
         if held is None or (kept.term, kept.updates) >= (held[1].term, held[1].updates):
@@ -249,7 +258,7 @@ class ExpertHost:
         self._storing = [one for one in self._storing if not one.done()]
         if now_s >= self._copy_at_s:
             self._copy_at_s = now_s + self._config.copy_every_s
-            self._copy_changed()
+            self._copy_changed(now_s)
         if now_s >= self._checkpoint_at_s:
             self._checkpoint_at_s = now_s + self._config.checkpoint_every_s
             self.checkpoint()
@@ -283,10 +292,13 @@ class ExpertHost:
         for name, one in members.items():
             try:
                 self._endpoint.connect({name: PeerAddress(one.host, one.pipeline_port, one.bulk_port)})
-            except InvalidInput as error:
-                self._report(f"{name} cannot be reached: {error}")
+            except (InvalidInput, TransportError) as error:  # whoever writes to the table may say anything
+                if name not in self._unreachable:
+                    self._report(f"{name} cannot be reached: {error}")
+                self._unreachable.add(name)
             else:
                 self._known.add(name)
+        self._unreachable &= members.keys()
         if seen.complete:
             experts = list(self._config.places.experts())
             claims = {expert: one.value for expert, one in self._seen.claims.items()}
@@ -325,19 +337,17 @@ class ExpertHost:
     def _drop(self, expert: Expert) -> None:
         """Host an expert no longer. What waits for it is refused."""
         del self._experts[expert]
-        self._copied.pop(expert, None)
+        self._copied.forget(expert)
         self._reply(self._work.drop(expert))
         self._store(withdrawals(self._config.places, [expert], self._experts))
 
-    def _copy_changed(self) -> None:
+    def _copy_changed(self, now_s: float) -> None:
         for expert, held in self._experts.items():
             to = stand_by(expert, self._hosts, self._endpoint.name)
-            if (
-                to is not None
-                and self._copied.get(expert) != held.updates
-                and self._send_copy(expert, to, take_over=False)
-            ):
-                self._copied[expert] = held.updates
+            if to is None or not self._copied.is_due(expert, to, held.updates, now_s):
+                continue
+            if self._send_copy(expert, to, take_over=False):
+                self._copied.sent(expert, to, held.updates, now_s)
 
     def checkpoint(self) -> None:
         """Write each expert that has changed to the folder. A disk that refuses is reported, and tried again."""

@@ -22,6 +22,9 @@ from ravnest.experts.request_queue import RequestQueue
 WAITING_BATCHES = 16
 """So many full batches may wait; further requests are refused as `busy`."""
 
+MOST_SAID = 400
+"""Characters of an error that a caller is told."""
+
 _Work = tuple[Expert, str]
 """What is computed together: an expert, and "forward", "evaluate" or "backward"."""
 
@@ -115,18 +118,32 @@ class RequestWork:
         replies: list[Reply] = []
         if kind == "backward":
             requests, replies = self._fresh(expert, requests)
-            results, refused = self._backward(expert, requests) if requests else ((), [])
-            replies += refused
-        else:
-            joined = torch.cat([one.tensors[0] for one in requests])
-            results = _parts(expert.forward(joined, training=kind == "forward"), requests)
-        done_s = now()
+        if requests:
+            replies += self._computed(expert, kind, requests, now)
         self.figures.batches += 1
-        self.figures.compute_s += done_s - begun_s
-        made = 1 if kind == "backward" else 0
-        for request, result in zip(requests, results, strict=False):
-            replies.append(self._answer(request, result, expert.updates, made, done_s))
+        self.figures.compute_s += now() - begun_s
         return replies
+
+    def _computed(
+        self, expert: HostedExpert, kind: str, requests: Sequence[_Request], now: Callable[[], float]
+    ) -> list[Reply]:
+        """Compute requests together. Where that cannot be, each is computed alone: one costs no other its answer."""
+        joined = [torch.cat([one.tensors[place] for one in requests]) for place in range(len(requests[0].tensors))]
+        try:
+            if kind == "backward":
+                result = expert.backward(joined[0], joined[1], len(requests))
+                self.figures.updates += 1
+            else:
+                result = expert.forward(joined[0], training=kind == "forward")
+        except Exception as error:  # noqa: BLE001 - the module is the user's, and the samples are a caller's
+            if len(requests) > 1:
+                return [reply for one in requests for reply in self._computed(expert, kind, [one], now)]
+            why: Why = "not finite" if isinstance(error, NotFinite) else "invalid"
+            said = str(error) if isinstance(error, NotFinite) else f"{type(error).__name__}: {error}"
+            return [self._refusal(requests[0].caller, requests[0].message.call, why, said[:MOST_SAID])]
+        made, done_s = (1 if kind == "backward" else 0), now()
+        parts = zip(requests, _parts(result, requests), strict=True)
+        return [self._answer(request, part, expert.updates, made, done_s) for request, part in parts]
 
     def _answer(self, request: _Request, result: Tensor, updates: int, made: int, done_s: float) -> Reply:
         host_s = max(0.0, done_s - request.came_s)
@@ -155,15 +172,6 @@ class RequestWork:
             else:
                 fresh.append(one)
         return fresh, refusals
-
-    def _backward(self, expert: HostedExpert, requests: Sequence[_Request]) -> tuple[tuple[Tensor, ...], list[Reply]]:
-        samples, gradients = (torch.cat([one.tensors[place] for one in requests]) for place in (0, 1))
-        try:
-            found = expert.backward(samples, gradients, len(requests))
-        except NotFinite as error:
-            return (), [self._refusal(one.caller, one.message.call, "not finite", str(error)) for one in requests]
-        self.figures.updates += 1
-        return _parts(found, requests), []
 
     def _refusal(self, caller: str, call: int, why: Why, said: str = "") -> Reply:
         self.figures.refused[why] += 1

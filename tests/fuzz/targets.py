@@ -8,7 +8,7 @@ few mutated bytes are still YAML.
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,30 @@ import ravnest
 from cluster_planner import predicted_again, save_plan
 from ravnest.checkpoints.manifest import FileEntry, Manifest, decode_manifest, encode_manifest
 from ravnest.checkpoints.weight_files import headers
+from ravnest.collaboration import messages as collaboration
+from ravnest.collaboration.invitation import Invitation, read_invitation
+from ravnest.collaboration.transfers import Form, pieces
+from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import messages as table
+from ravnest.dht.records import Record
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
+from ravnest.experts import messages as experts
+from ravnest.experts.claims import Kept
+from ravnest.experts.config import ExpertsConfig, build_expert
+from ravnest.experts.expert import HostedExpert
+from ravnest.experts.grid import Claim, Grid, HostNews, Listens, encoded, members
+from ravnest.experts.request_work import RequestWork
 from ravnest.pipeline import parse_trace
 from ravnest.simulator.scenario import load_scenario
 from ravnest.stage import messages as stage
 from ring_allreduce import InvalidMessage
 from ring_allreduce.group.control_messages import CONTROL, FrameReader, JoinMessage, MemberAddress, framed
 from ring_allreduce.ring.wire_forms import decode
+from ring_allreduce.transport import Message
 from ring_allreduce.transport.envelope import Envelope
-from ring_allreduce.transport.security.keys import read_allow_list, read_key_pair
+from ring_allreduce.transport.lines import parts_of
+from ring_allreduce.transport.security.keys import KeyPair, read_allow_list, read_key_pair
 from ring_allreduce.transport.shared.channel import Head
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
@@ -143,12 +156,116 @@ def _frames(data: bytes) -> list[memoryview]:
     return frames
 
 
-def _sealed(message: stage.Message, *tensors: torch.Tensor) -> bytes:
-    frames, _ = _ENVELOPE.seal("c0.s0", 1, message, tensors)
+def _sealed(message: Message, *tensors: torch.Tensor, envelope: Envelope | None = None) -> bytes:
+    frames, _ = (envelope or _ENVELOPE).seal("c0.s0", 1, message, tensors)
     return b"".join(len(frame := bytes(each)).to_bytes(2) + frame for each in frames)
 
 
 _ENVELOPE = Envelope(stage.codec(), TOKEN, MOST_BYTES)
+_COLLABORATION = Envelope(collaboration.COLLABORATION, TOKEN, MOST_BYTES)
+_EXPERTS = Envelope(experts.codec(), TOKEN, MOST_BYTES)
+
+_FORMS = [Form("gradients", torch.float32, 300, "int8"), Form("statistics", torch.float32, 2)]
+
+
+def _messages(data: bytes, envelope: Envelope) -> Iterator[tuple[Message, tuple[torch.Tensor, ...]]]:
+    """Messages one after another: each is one byte that says of how many frames, and the frames."""
+    rest = data
+    while rest:
+        frames = _frames(rest[1:])[: rest[0] % 16]
+        opened = envelope.open(frames)
+        yield opened.message, opened.tensors
+        rest = rest[1 + sum(2 + len(frame) for frame in frames) :]
+        if not frames:
+            return
+
+
+def _contribution(data: bytes) -> object:
+    """What a volunteer may send when it has joined. Whatever comes whole is finite, and bounded in its samples."""
+    visitor = Visitor(1, 0.0)
+    for message, tensors in _messages(data, _COLLABORATION):
+        if isinstance(message, collaboration.TransferMessage):
+            visitor.begin(message, _FORMS, 64)
+        elif isinstance(message, collaboration.TensorMessage | collaboration.PieceMessage):
+            whole = visitor.take(message, tensors)
+            if whole is not None and not (
+                0 < whole.samples <= 64 and all(bool(one.isfinite().all()) for one in whole.vectors.values())
+            ):
+                raise AssertionError(f"a contribution of {whole.samples} samples: {whole.vectors}")
+    return None
+
+
+def _one_after_another(said: Iterable[tuple[Message, tuple[torch.Tensor, ...]]], envelope: Envelope) -> bytes:
+    sent = b""
+    for message, tensors in said:
+        frames, _ = envelope.seal("c0.s0", 1, message, tensors)
+        sent += bytes([len(frames)]) + b"".join(len(bytes(one)).to_bytes(2) + bytes(one) for one in frames)
+    return sent
+
+
+def _contributions() -> list[bytes]:
+    vectors = [(form, torch.linspace(-1, 1, form.elements)) for form in _FORMS]
+    return [_one_after_another(pieces("contribution", 3, 8, vectors, 8.0), _COLLABORATION)]
+
+
+def _asked(data: bytes) -> object:
+    """What a caller or a host may send to a host of experts: it is computed or refused, and no caller leaves an expert
+    that is not finite. (A copy may say anything of an expert that is.)"""
+    _EXPERT.restore(_BEFORE, Kept(0, 0))
+    work, copied = RequestWork(_GRID, {(0, 0): _EXPERT}), False
+    for message, tensors in _messages(data, _EXPERTS):
+        if isinstance(message, experts.Forward | experts.Backward):
+            work.take("caller", message, tensors, 0.0)
+            work.compute(lambda: 1.0)
+        elif isinstance(message, experts.Copy) and len(set(message.names)) == len(message.names) == len(tensors):
+            with contextlib.suppress(InvalidInput):
+                _EXPERT.restore(dict(zip(message.names, tensors, strict=True)), _EXPERT.kept)
+                copied = True
+    if not copied and not all(bool(one.isfinite().all()) for one in _EXPERT.module.parameters()):
+        raise AssertionError("the expert is not finite any more")
+    return None
+
+
+_GRID = ExpertsConfig.model_validate(
+    {"name": "g", "grid": [1, 1], "expert": {"factory": "tests.support.experts:block"}, "input_shape": [4],
+     "optimizer": {"name": "adam", "lr": 1e-3}, "batch": {"most_samples": 8, "most_wait_ms": 0}}
+)  # fmt: skip
+_EXPERT = HostedExpert(build_expert(_GRID, (0, 0), ()), _GRID)
+_BEFORE = _EXPERT.state()
+
+
+def _asks() -> list[bytes]:
+    samples = torch.linspace(-1, 1, 8).reshape(2, 4)
+    _EXPERT.backward(samples, samples, 1)
+    state = _EXPERT.state()
+    said: list[tuple[Message, tuple[torch.Tensor, ...]]] = [
+        (experts.Forward(call=1, expert=(0, 0), training=True), (samples,)),
+        (experts.Backward(call=2, expert=(0, 0), updates=0), (samples, samples)),
+        (experts.Copy(expert=(0, 0), term=1, updates=2, names=tuple(state)), tuple(state.values())),
+    ]
+    return [_one_after_another(said, _EXPERTS), *(_one_after_another([one], _EXPERTS) for one in said)]
+
+
+def _told(data: bytes) -> object:
+    """A record of the hash table, as a member of a grid reads it."""
+    author = b"a" * 32
+    for kind in (Listens, HostNews):
+        members([Record(b"k", b"s", data, author, 0.0, 1.0, bytes(64))], kind)
+    return Grid("g", (4, 4)).claims((1,), [Record(b"k", data[:4], data, author, 0.0, 1.0, bytes(64))])
+
+
+def _records() -> list[bytes]:
+    name = "host." + (b"a" * 32).hex()[:16]
+    at = Listens(name, "127.0.0.1", 1, 2)
+    return [encoded(one) for one in (Claim(1, 2, name), at, HostNews(at, 1, 2, 3.0, 0.5, 4))]
+
+
+def _invitations() -> list[bytes]:
+    guest = KeyPair.make()
+    one = Invitation(("192.0.2.1:7800",), "a" * 64, guest.public, guest.secret, "ab" * 16, "cd" * 32)
+    return [one.line().encode()]
+
+
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _WIRES = ("exact", "float16", "bfloat16", "int8")
 
@@ -204,6 +321,11 @@ def targets() -> Mapping[str, Target]:
         "shared_head": Target(
             lambda data: Head.unpacked(memoryview(data)), (InvalidMessage,), [Head(1, 2, 1, [3], [4, 5]).packed()]
         ),
+        "line": Target(lambda data: parts_of(memoryview(data)), (InvalidMessage,), [b"\0\1\0\0\0\2ab"]),
+        "contribution": Target(_contribution, (InvalidMessage, InvalidInput), _contributions(), slowness=5),
+        "invitation": Target(_texts(read_invitation), (InvalidInput,), _invitations()),
+        "experts_request": Target(_asked, (InvalidMessage,), _asks(), slowness=20),
+        "experts_record": Target(_told, (), _records()),
         "hash_table": Target(
             table.decoded,
             (),

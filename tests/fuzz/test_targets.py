@@ -10,6 +10,9 @@ from tests.fuzz.targets import edited, targets
 TARGETS = targets()
 MUTATIONS = 60
 
+BYTES = ("message", "stage_message", "control_line", "shared_head", "manifest", "safetensors", "line")
+WITH_A_VALID_SEED = (*BYTES, "contribution", "invitation", "experts_request", "experts_record")
+
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
     """`data` with some bytes replaced, a piece taken out, or a piece doubled."""
@@ -33,7 +36,7 @@ def test_a_reader_takes_any_bytes_or_refuses_them_as_it_declares(name: str) -> N
         target.takes(mutated(draw.choice(target.seeds), draw))
 
 
-@pytest.mark.parametrize("name", ["message", "stage_message", "control_line", "shared_head", "manifest", "safetensors"])
+@pytest.mark.parametrize("name", WITH_A_VALID_SEED)
 def test_the_first_seed_is_valid(name: str) -> None:
     TARGETS[name].read(TARGETS[name].seeds[0])
 

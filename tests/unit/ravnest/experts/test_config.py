@@ -62,6 +62,7 @@ def test_initial_weights_follow_from_seed_and_coordinates_whoever_makes_them() -
         ("tests.support.experts:dropping", "draws random numbers"),
         ("tests.support.experts:normed", "changes a buffer"),
         ("tests.support.experts:narrow", "must return float32"),
+        ("tests.support.experts:deaf", "does not depend on its input"),
         ("torch.nn:Identity", "without parameters"),
         ("tests.support.experts:small_grid", "must return a torch.nn.Module"),
         ("tests.support.experts:nothing", "has no 'nothing'"),

@@ -45,6 +45,17 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert expert.updates == 0
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_gradient_whose_square_would_overflow_is_refused_and_one_below_leaves_the_expert_able_to_learn(
+    optimizer: str,
+) -> None:
+    expert = hosted(optimizer={"name": optimizer, "lr": 0.1})
+    with pytest.raises(NotFinite, match="norm"):
+        expert.backward(torch.zeros(2, WIDTH), torch.full((2, WIDTH), 1e25), 1)
+    expert.backward(torch.zeros(2, WIDTH), torch.full((2, WIDTH), 1e13), 1)
+    assert all(bool(one.isfinite().all()) for one in expert.state().values())
+
+
 def test_clipping_bounds_an_update() -> None:
     expert = hosted(optimizer={"name": "sgd", "lr": 1.0, "clip_norm": 0.5})
     before = expert.state()
@@ -76,6 +87,9 @@ def test_who_goes_on_from_a_state_makes_the_same_updates() -> None:
         lambda state: state.update({"optimizer.9.exp_avg": torch.zeros(WIDTH)}),
         lambda state: state.update({"optimizer.x": torch.zeros(WIDTH)}),
         lambda state: state.update({"optimizer.0.exp_avg": torch.zeros(2)}),
+        lambda state: state.pop("optimizer.0.exp_avg"),  # without it the next update would raise KeyError
+        lambda state: state.update({"optimizer.1.more": torch.zeros(1)}),
+        lambda state: [state.pop(name) for name in list(state) if name.startswith("optimizer.1.")],
     ],
 )
 def test_a_state_of_another_kind_of_expert_is_refused_and_changes_nothing(change) -> None:

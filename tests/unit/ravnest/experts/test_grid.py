@@ -106,6 +106,13 @@ def test_what_a_look_misses_counts_until_it_expires() -> None:
     assert still_known(old, newer, now_s=20.0)[0, 2] == newer[0, 2]
 
 
+@pytest.mark.parametrize("label", ["\x1b[2J", "a b", "", "x" * 41, "a\n"])
+def test_a_name_that_does_something_to_a_terminal_is_nobodys(label: str) -> None:
+    name = f"{label}.{ANNE.hex()[:16]}"
+    value = msgspec.msgpack.encode([name, "host", 1, 1])
+    assert members([record(GRID.callers_key, b"a", value, ANNE)], Listens) == {}
+
+
 def test_a_members_name_ends_with_its_key() -> None:
     assert is_of(member_name("desk-1", ANNE), ANNE)
     assert not is_of(member_name("desk-1", ANNE), BEN)

@@ -10,6 +10,7 @@ from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import Expert, Listens, member_name
 from ravnest.experts.host import ExpertHost
 from ravnest.experts.messages import Answer, Backward, Copy, CopyKept, Forward, Hello, Refused, Welcome, codec
+from ring_allreduce import TransportError
 from ring_allreduce.transport import InProcessNetwork, Lane, Message, PeerAddress
 from tests.support.experts import WIDTH, TableContents, TableOfTest, small_grid
 
@@ -236,3 +237,41 @@ def test_copies_whose_names_do_not_fit_their_tensors_are_dropped(names: tuple[st
     steps(right, times=1)
     assert before.items() <= right.copies.items()
     assert right.copies.get((0, 0)) != Kept(99, 1)
+
+
+@pytest.mark.parametrize("host", ["%", "a b", "\x00"])
+def test_an_announcement_of_no_address_stops_nobody(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town()
+    left = town.host(LEFT, most=2)
+    stranger = TableOfTest(town.contents)
+    listens = Listens(member_name("stranger", stranger.identity.public_key), host, 1, 1)
+    stranger.run(lambda node: node.store(caller_entry(CONFIG.places, listens)))
+    endpoint = town.network.find(left.name)
+    assert endpoint is not None
+    connect = endpoint.connect
+
+    def as_zeromq_does(peers: dict[str, PeerAddress]) -> None:
+        if any(one.host == host for one in peers.values()):
+            raise TransportError(f"cannot connect: {host!r}")
+        connect(peers)
+
+    monkeypatch.setattr(endpoint, "connect", as_zeromq_does)
+    steps(left, times=5)
+    assert set(left.experts) == set(LEFT)
+    assert len([line for line in town.lines if "cannot be reached" in line]) == 1  # and not at each look
+
+
+def test_only_who_hosts_an_expert_replaces_its_copy() -> None:
+    town = Town()
+    left, right = town.host(LEFT, most=2), town.host(RIGHT, most=2)
+    steps(left, right)
+    other = town.host([], most=1)
+    steps(left, right, other)
+    before = dict(right.copies)
+    assert (0, 0) in {**before, **other.copies}
+    line = town.network.find(other.name)
+    assert line is not None
+    lie = Copy(expert=(0, 0), term=999, updates=999, names=("weights.linear.bias",))
+    line.send(right.name, Lane.BULK, lie, [torch.zeros(WIDTH)])
+    steps(right)
+    assert right.copies.get((0, 0)) != Kept(999, 999)

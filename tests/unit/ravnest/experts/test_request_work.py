@@ -124,3 +124,36 @@ def test_what_waits_is_bounded_and_refused_when_its_expert_goes() -> None:
     gone = waiting.drop(HERE)
     assert len(gone) == most // 8
     assert waiting.due_s() is None
+
+
+def test_a_gradient_that_overflows_costs_no_other_its_answer() -> None:
+    waiting, expert = work()
+    waiting.take("good", backward(1), (samples(2), samples(2)), 0.0)
+    waiting.take("bad", backward(1), (samples(2), torch.full((2, WIDTH), 1e38)), 0.0)
+    waiting.take("too", backward(1), (samples(2), samples(2)), 0.0)
+    replies = {one.caller: one.message for one in waiting.compute(clock())}
+    assert isinstance(replies["bad"], Refused)
+    for caller in ("good", "too"):
+        reply = replies[caller]
+        assert isinstance(reply, Answer)
+        assert reply.staleness <= 1
+    assert expert.updates == waiting.figures.updates == 2
+
+
+def test_a_module_that_raises_for_some_samples_refuses_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, expert = work()
+    plain = expert.module.forward
+
+    def choosy(x: Tensor) -> Tensor:
+        if bool((x > 100).any()):
+            raise RuntimeError("not these samples " * 100)
+        return plain(x)
+
+    monkeypatch.setattr(expert.module, "forward", choosy)
+    waiting.take("good", forward(1), (samples(2),), 0.0)
+    waiting.take("bad", forward(1), (samples(2) + 1000.0,), 0.0)
+    replies = {one.caller: one.message for one in waiting.compute(clock())}
+    assert isinstance(replies["good"], Answer)
+    refused = replies["bad"]
+    assert isinstance(refused, Refused)
+    assert (refused.why, len(refused.said)) == ("invalid", 400)

@@ -1,0 +1,49 @@
+"""Which copies of its experts a host has to send to their stand-bys. Pure.
+
+A copy is due when the expert has had updates since the last one, when its stand-by is another host than before, and
+when the stand-by has not said for `COPY_S` that it has it: a message to a host that is gone is lost without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+COPY_S = 30.0
+"""A copy that its stand-by has not confirmed for so long is sent again."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    to: str
+    updates: int
+    at_s: float
+    kept: bool = False
+
+
+class SentCopies:
+    """The last copy of each expert that was sent."""
+
+    def __init__(self) -> None:
+        self._sent: dict[Hashable, _Sent] = {}
+
+    def is_due(self, expert: Hashable, to: str, updates: int, now_s: float) -> bool:
+        """Whether a copy is to be sent to this stand-by."""
+        sent = self._sent.get(expert)
+        if sent is None or (sent.to, sent.updates) != (to, updates):
+            return True
+        return not sent.kept and now_s >= sent.at_s + COPY_S
+
+    def sent(self, expert: Hashable, to: str, updates: int, now_s: float) -> None:
+        """A copy was sent."""
+        self._sent[expert] = _Sent(to, updates, now_s)
+
+    def kept(self, expert: Hashable, by: str, updates: int) -> None:
+        """A stand-by has said that it has a copy. What is about another copy than the last changes nothing."""
+        sent = self._sent.get(expert)
+        if sent is not None and (sent.to, sent.updates) == (by, updates):
+            self._sent[expert] = replace(sent, kept=True)
+
+    def forget(self, expert: Hashable) -> None:
+        """The expert is hosted here no longer."""
+        self._sent.pop(expert, None)
