@@ -8,6 +8,7 @@
     ├── Interrupted              the user stopped a run that had nothing to save yet (exit code 130)
     ├── RunFailed                a run that began and could not go on (exit code 1)
     │   ├── NodeLost             a stage's process or machine died, or stayed silent past its deadline
+    │   ├── WrongMessage         a stage said what no stage says then, which costs its cluster
     │   └── NotWritten           the disk refused a file: it is full, gone, or may not be written
     ├── TableUnreachable         no peer of a hash table answered (exit code 1)
     ├── ExpertsUnavailable       too few experts answered a layer that calls them (exit code 1)
@@ -32,6 +33,7 @@ __all__ = [
     "RavnestError",
     "RunFailed",
     "TableUnreachable",
+    "WrongMessage",
     "naming",
 ]
 
@@ -56,6 +58,15 @@ class RunFailed(RavnestError):
 
 class NodeLost(RunFailed):
     """A stage died, or was silent for longer than its deadline. The message names the stage and its node."""
+
+
+class WrongMessage(RunFailed):
+    """A stage said what no stage says then. The message names the stage, which is `stage`."""
+
+    def __init__(self, stage: str, what: str) -> None:
+        """`what`: what it did, as the end of a sentence."""
+        super().__init__(f"{stage} {what}")
+        self.stage = stage
 
 
 class NotWritten(RunFailed):

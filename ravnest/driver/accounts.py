@@ -68,6 +68,7 @@ class SampleAccounts:
         self._orphaned: set[tuple[int, str]] = set()
         """Those of them that were taken by a cluster that is lost since."""
         if standing is not None:
+            self._start |= standing.begun
             self._updates |= standing.updates
             self._averaged |= standing.averaged
             self._snapshots = {round_: dict(taken) for round_, taken in standing.snapshots.items()}
@@ -75,6 +76,11 @@ class SampleAccounts:
             self._orphaned = {
                 (round_, name) for round_, taken in self._snapshots.items() for name in gone & taken.keys()
             }
+
+    @property
+    def begun(self) -> dict[str, int]:
+        """By cluster: the updates from which it counts in this session, which others made before it came."""
+        return dict(self._start)
 
     @property
     def snapshots(self) -> dict[int, dict[str, int]]:

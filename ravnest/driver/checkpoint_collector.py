@@ -26,7 +26,7 @@ from ravnest.checkpoints.checkpoint import Checkpoint, CheckpointWriter
 from ravnest.checkpoints.manifest import MANIFEST, optimizer_file, segment_file
 from ravnest.checkpoints.tensor_stream import PIECE_BYTES
 from ravnest.driver import instructions as ins
-from ravnest.errors import InvalidInput, NotWritten, RunFailed
+from ravnest.errors import InvalidInput, NotWritten, RunFailed, WrongMessage
 from ravnest.stage import state_messages as sm
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.state_messages import WINDOW
@@ -168,24 +168,26 @@ class CheckpointCollector:
         self._lend()
 
     def take(self, stage: str, message: sm.StatePiece, tensors: tuple[Tensor, ...]) -> None:
-        """Take a piece of a stage's state. Raises RunFailed for one that this stage must not send now."""
+        """Take a piece of a stage's state. Raises WrongMessage for one that this stage must not send now."""
         key = message.round, stage
         sender = self._senders.get(key)
         if stage not in self._setups:
             return
         if sender is None:
-            raise RunFailed(f"{stage} sent {message.file} for a checkpoint of round {message.round}, which is not open")
+            raise WrongMessage(
+                stage, f"sent {message.file} for a checkpoint of round {message.round}, which is not open"
+            )
         sender.pieces += 1
         if sender.dropped:
             self._lend_again(key)
             return
         if not sender.files or (message.file, message.offset) != (sender.files[0], sender.offset):
             due = f"{sender.files[0]} from byte {sender.offset:,}" if sender.files else "nothing more"
-            raise RunFailed(f"{stage} sent {message.file} from byte {message.offset:,}, where {due} was due")
+            raise WrongMessage(stage, f"sent {message.file} from byte {message.offset:,}, where {due} was due")
         if len(tensors) != 1 or tensors[0].dtype != torch.uint8 or not 0 < tensors[0].numel() <= PIECE_BYTES:
-            raise RunFailed(f"{stage} sent a piece of {message.file} that is no vector of 1 to {PIECE_BYTES:,} bytes")
+            raise WrongMessage(stage, f"sent a piece of {message.file} that is no vector of 1 to {PIECE_BYTES:,} bytes")
         if sender.writing == 2 * WINDOW:  # twice: room that was for an earlier try may have come after it
-            raise RunFailed(f"{stage} sent more pieces of {message.file} than there is room for")
+            raise WrongMessage(stage, f"sent more pieces of {message.file} than there is room for")
         sender.offset += tensors[0].numel()
         writer = self._writers[message.round]
         task = partial(_write, writer, self._setups[stage], message, tensors[0].reshape(-1))
@@ -196,17 +198,19 @@ class CheckpointCollector:
         self._submit(message.round, stage, task)
 
     def finish(self, stage: str, message: sm.StateSent) -> None:
-        """A stage has sent all of its state. Raises RunFailed when something is missing."""
+        """A stage has sent all of its state. Raises WrongMessage when something is missing."""
         key = message.round, stage
         sender = self._senders.get(key)
         if stage not in self._setups:
             return
         if sender is None:
-            raise RunFailed(f"{stage} finished its state for a checkpoint of round {message.round}, which is not open")
+            raise WrongMessage(
+                stage, f"finished its state for a checkpoint of round {message.round}, which is not open"
+            )
         if sender.pieces != message.pieces:
-            raise RunFailed(f"{stage} sent {sender.pieces} pieces of its state, not {message.pieces} as it says")
+            raise WrongMessage(stage, f"sent {sender.pieces} pieces of its state, not {message.pieces} as it says")
         if sender.files and not sender.dropped:
-            raise RunFailed(f"{stage} did not send all of {', '.join(sender.files)}, of which it has the only copy")
+            raise WrongMessage(stage, f"did not send all of {', '.join(sender.files)}, of which it has the only copy")
         self._gone(key)
         self._lend()
 
@@ -218,9 +222,9 @@ class CheckpointCollector:
     def written(self) -> list[tuple[Path, int]]:
         """The checkpoints that became complete since the last call, with their rounds.
 
-        Raises what writing raised, except what `refusals` tells.
+        Raises what writing raised, except what `refusals` tells: WrongMessage for what a stage has sent.
         """
-        whole = []
+        whole: list[tuple[Path, int]] = []
         while self._writing and self._writing[0][2].done():
             round_, stage, done = self._writing.popleft()
             try:
@@ -229,6 +233,11 @@ class CheckpointCollector:
                 self._give_up(round_, error)
             except RunFailed:
                 if round_ not in self._refused and round_ not in self._abandoned:  # else it lacks what was refused
+                    if whole:  # they are told first
+                        self._writing.appendleft((round_, stage, done))
+                        break
+                    if stage:
+                        self._piece_written((round_, stage))
                     raise
             else:
                 if path is not None:
@@ -315,7 +324,7 @@ def _nothing() -> None:
 
 
 def _write(writer: CheckpointWriter, setup: StageSetup, message: sm.StatePiece, piece: Tensor) -> None:
-    """Write a piece. Raises RunFailed where the file that it ends holds other tensors than it must."""
+    """Write a piece. Raises WrongMessage where the file that it ends holds other tensors than it must."""
     if message.offset == 0:
         writer.begin(message.file)
     writer.write(message.file, piece.numpy().data)
@@ -324,18 +333,18 @@ def _write(writer: CheckpointWriter, setup: StageSetup, message: sm.StatePiece, 
     try:
         held = {name: tensor.shape for name, tensor in writer.end(message.file).items()}
     except InvalidInput as error:
-        raise RunFailed(f"{setup.name} sent a broken file: {error}") from error
+        raise WrongMessage(setup.name, f"sent a broken file: {error}") from error
     segment = next((each for each in setup.segments if segment_file(each.ring) == message.file), None)
     if segment is None:
         trained = {name for each in setup.segments for name in each.parameters}
         strange = sorted(name for name in held if name.rpartition(".")[0] not in trained)
         if strange:
-            raise RunFailed(f"{setup.name} sent optimizer state {strange[0]}, of no parameter that it trains")
+            raise WrongMessage(setup.name, f"sent optimizer state {strange[0]}, of no parameter that it trains")
         return
     shapes = {spec.name: tuple(spec.shape) for spec in setup.program.weight_specs}
     wrong = sorted(held.keys() ^ set(segment.names)) or sorted(n for n in segment.names if held[n] != shapes[n])
     if wrong:
-        raise RunFailed(f"{setup.name} sent {message.file} with another {wrong[0]} than it keeps")
+        raise WrongMessage(setup.name, f"sent {message.file} with another {wrong[0]} than it keeps")
 
 
 def _files_of(setup: StageSetup) -> list[str]:

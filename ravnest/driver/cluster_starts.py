@@ -9,13 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster_planner import Plan
-from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.instructions import Instruction, RecordClusterLost
-from ravnest.driver.node_requests import Request
 from ravnest.driver.run_rings import RunRings
-from ravnest.driver.slow_nodes import SlowNodes
-from ravnest.driver.state_donors import StateDonors
-from ravnest.driver.state_handover import StateHandover
 from ravnest.driver.warm_spares import WarmSpares
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name, stage_place
@@ -122,6 +117,10 @@ class ClusterStarts:
         if kept is not None and cluster in self._found:
             self._broken[cluster] = f"{stage}, which stood by, has ended"
 
+    def stands_by(self, stage: str) -> bool:
+        """Whether the stage keeps its state for a cluster that is lost."""
+        return any(stage in kept for kept in self._kept.values())
+
     def turn(self, rings: RunRings, endpoint: Endpoint, epoch: int, now_s: float, rest_s: float) -> list[News]:
         """Do what is due. `epoch` is the epoch of membership, older than any that the new processes take part in.
 
@@ -129,12 +128,12 @@ class ClusterStarts:
         that can join now, those whose nodes others may have, those that are better planned anew, and failed tries.
         """
         out: list[News] = []
-        if self.replacements.due(now_s):
+        while self.replacements.due(now_s):
             alive = self._processes.alive(self.replacements.plan)
             for order in self.replacements.tick(alive, now_s, rest_s, self._holding()):
                 if isinstance(order, StartCluster):
                     failed = self._start(order, rings, epoch, now_s)
-                    out += [order, *failed] if order.reason else failed
+                    out += failed if failed is not None else [order] if order.reason else []
                 elif isinstance(order, SharedOut | MoveCluster):
                     out.append(order)
                 else:
@@ -178,9 +177,13 @@ class ClusterStarts:
         self._broken.pop(cluster, None)
         self._processes.end(list(rings.of_cluster(cluster)))
 
-    def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[TryFailed]:
+    def _start(self, order: StartCluster, rings: RunRings, epoch: int, now_s: float) -> list[TryFailed] | None:
+        """Start the processes of a cluster. Where that cannot be, neither the plan nor the rings have it then, and what
+        there is to say is returned; None where it can."""
         try:
             made = dict(self._setups_of(order, rings))
+            if order.placement.how == "other cuts":
+                self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
             kept = self._kept.setdefault(order.cluster, {})
             taken = self._take_places(order, epoch)
             made |= taken
@@ -190,14 +193,16 @@ class ClusterStarts:
                 )
                 for name, setup in made.items()
             }
-            self._found[order.cluster] = {}
-            rings.begin_anew(order.plan, setups, {})
             fresh = {name: setup for name, setup in setups.items() if name not in kept and name not in taken}
             if fresh:
                 self._processes.begin(order.plan, fresh)
         except RavnestError as error:
-            return self.failed(order.cluster, str(error), rings, now_s)
-        return []
+            self.end(order.cluster, rings)
+            said = self.replacements.refused(order.cluster, str(error), now_s)
+            return [each for each in said if isinstance(each, TryFailed)]
+        self._found[order.cluster] = {}
+        rings.begin_anew(order.plan, setups, {})
+        return None
 
     def _take_places(self, order: StartCluster, epoch: int) -> dict[str, StageSetup]:
         """Let warm spares take the places that the order says. Returns the setups of these stages."""
@@ -225,8 +230,6 @@ class ClusterStarts:
         before = {cluster.name: cluster for cluster in rings.plan.clusters}.get(order.cluster)
         if before == order.plan.cluster(order.cluster) or order.placement.how == "warm spares":
             return rings.of_cluster(order.cluster)  # making the setups of a large model takes seconds
-        if order.placement.how == "other cuts":
-            self.end(order.cluster, rings)  # by the names that its stages had: other cuts may make fewer of them
         made = {name: setup for name, setup in self._setups(order.plan).items() if setup.cluster == order.cluster}
         if not rings.fit(made):
             raise RunFailed("with other cuts its tied parameters would be averaged otherwise than the others' are")
@@ -257,20 +260,3 @@ class ClusterStarts:
         self._gone.pop(cluster, None)
         self.replacements.listening(cluster, now_s)
         return [Listening(cluster, nodes)]
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What starts lost clusters anew, and finds the anchor for them: members of their rings, or a checkpoint."""
-
-    starts: ClusterStarts
-    donors: StateDonors
-    handover: StateHandover
-    arrivals: NodeArrivals
-    slow: SlowNodes
-    requests: Callable[[], list[Request]] = list
-    """Returns what users have asked since the last call."""
-    news: Callable[[], list[str]] = list
-    """Returns what the user is to know of those who start processes, since the last call."""
-    remember: Callable[[], None] = lambda: None
-    """Writes down what another driver needs to take the run over."""

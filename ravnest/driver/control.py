@@ -21,40 +21,25 @@ from ravnest.driver.roster import Roster
 from ravnest.driver.run_rings import rounds_resumed
 from ravnest.driver.saving import Saving
 from ravnest.driver.standing import Standing
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.errors import NodeLost, RunFailed, WrongMessage
 from ravnest.pipeline import stage_name, stage_place
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
-from ring_allreduce.rounds import (
-    ClusterJoined,
-    CommitRound,
-    FailRun,
-    FinishRequested,
-    LeaveOut,
-    MemberFinished,
-    MemberHeld,
-    MemberLost,
-    OpenRound,
-    OwnerInstruction,
-    Reform,
-    Resume,
-    RoundOwner,
-    RoundRequested,
-)
-from ring_allreduce.rounds import SamplesReported as OwnerSamples
+from ring_allreduce import rounds as r
 from ring_allreduce.transport import Message
 
 
 class RunControl:
     """The course of one run: `handle`, `tick` and `stop` tell it what happens, and return what is to be done."""
 
-    def __init__(self, shape: RunShape, rounds: RoundOwner, standing: Standing | None = None) -> None:
+    def __init__(self, shape: RunShape, rounds: r.RoundOwner, standing: Standing | None = None) -> None:
         """`rounds` owns rings that are named by their numbers: the plan's rings, then those of averaged copies.
         `standing`: where the session stands that another driver has begun (taking_over.py)."""
         self._shape = shape
         self.rounds = rounds
-        self.clusters = Roster({name: shape.clusters[name] for name in (standing or shape).clusters})
+        begun = {name: shape.clusters[name] for name in (standing or shape).clusters}
+        self.clusters = Roster(begun, {} if standing is None else standing.contributed)
         """The clusters that are not lost."""
         self.accounts = SampleAccounts(shape, standing)
         """How much each cluster has made, and how much of it is averaged."""
@@ -68,6 +53,8 @@ class RunControl:
         self._abandon = False
         self.stopped_early = False
         """Whether an order to stop has ended the run before the job's own `stop`, or kept it from its evaluation."""
+        self.begins_again: str | None = None
+        """Why the run is saved and begins again then: no cluster is left that would train on. None where one is."""
         self.phase = ins.RunPhase.TRAINING
         if standing is not None:
             self._evaluations.go_on(standing.evaluation, self.samples)
@@ -96,6 +83,24 @@ class RunControl:
         """Whether stages are still sending their state for a checkpoint."""
         return self._saving.under_way
 
+    @property
+    def resting(self) -> frozenset[str]:
+        """The clusters that may rightly compute nothing now: those that wait for a round, have drained, or join."""
+        if self.phase not in (ins.RunPhase.TRAINING, ins.RunPhase.DRAINING):
+            return frozenset(self.clusters.names)
+        awaited = self.rounds.committed + 1
+        return self.clusters.resting(awaited if awaited <= self.rounds.opened else None)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is coming to its end, or has come to it, and does not begin again."""
+        return self.phase is not ins.RunPhase.TRAINING and self.begins_again is None
+
+    def begin_again(self, reason: str) -> list[ins.Instruction]:
+        """All clusters that train are leaving. What they hold is saved, and then the run begins again from there."""
+        self.begins_again = self.begins_again or reason
+        return self.stop(evaluate=False)
+
     def stop(self, *, evaluate: bool) -> list[ins.Instruction]:
         """End the run: drain, average one last round, save; with `evaluate` the anchor is evaluated afterwards."""
         self._abandon = self._abandon or not evaluate
@@ -120,10 +125,10 @@ class RunControl:
         """A user wants an evaluation, or a checkpoint: of the next round, which opens where none is under way."""
         (self._evaluations if what == "evaluate" else self._saving).ask()
         idle = self.phase is ins.RunPhase.TRAINING and self.rounds.opened == self.rounds.committed
-        return self._follow(self.rounds.handle(RoundRequested(), 0.0)) if idle and what == "checkpoint" else []
+        return self._follow(self.rounds.handle(r.RoundRequested(), 0.0)) if idle and what == "checkpoint" else []
 
     def handle(self, sender: str, message: Message) -> list[ins.Instruction]:
-        """Take a message of the stage `sender`. Raises RunFailed for one that contradicts the state of the run."""
+        """Take a message of the stage `sender`. Raises WrongMessage for one that contradicts the state of the run."""
         cluster, index = stage_place(sender)
         if cluster not in self.clusters:
             return []
@@ -135,15 +140,16 @@ class RunControl:
             case m.ContributionFinishedMessage():
                 _require(message.round <= self.rounds.opened, sender, message)
                 self.accounts.snapshot(message.round, cluster, message.update)
+                self.clusters.gave(sender, message.round)
                 return []
             case m.StageStarted():
                 self.clusters.newcomers.holds(sender)
                 return self._admit()
             case m.RingFinishedMessage():
-                event = MemberFinished(message.round, sender, str(message.ring), message.epoch)
+                event = r.MemberFinished(message.round, sender, str(message.ring), message.epoch)
                 return self._follow(self.rounds.handle(event, 0.0)) + self._let_go()
             case em.RoundsHeld():
-                held = MemberHeld(message.epoch, sender, tuple((str(ring), number) for ring, number in message.holding))
+                held = r.MemberHeld(message.epoch, sender, tuple((str(ring), n) for ring, n in message.holding))
                 return self._follow(self.rounds.handle(held, 0.0)) + self._let_go()
             case m.Drained():
                 drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
@@ -176,7 +182,7 @@ class RunControl:
         if self.phase is not ins.RunPhase.TRAINING or cluster in self.clusters:
             return []
         self.clusters.add(cluster, len(members))
-        return self._follow(self.rounds.handle(ClusterJoined(cluster, members), 0.0))
+        return self._follow(self.rounds.handle(r.ClusterJoined(cluster, members), 0.0))
 
     def leave(self, cluster: str, reason: str) -> list[ins.Instruction]:
         """The cluster is to leave with notice: it drains, what it has made is averaged, and then it is gone.
@@ -202,17 +208,13 @@ class RunControl:
                 stage = stage_name(name, 0)
                 out += [ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
             elif self.rounds.opened == self.rounds.committed:
-                out += self._follow(self.rounds.handle(RoundRequested(), 0.0))
+                out += self._follow(self.rounds.handle(r.RoundRequested(), 0.0))
         return out
 
     def checkpoint_written(self, round_: int) -> list[ins.Instruction]:
         """The checkpoint of a round is on the disk: newcomers that wait for it get their state from there."""
-        updates = self.accounts.averaged
-        return [ins.HandOver(name, round_, updates[name]) for name in self.clusters.newcomers.written(round_)]
-
-    def checkpoint_refused(self) -> None:
-        """The disk has refused the checkpoint under way: newcomers wait for the next regular one."""
-        self.clusters.newcomers.refused()
+        to = self.clusters.newcomers.written(round_)
+        return [ins.HandOver(name, round_, self.accounts.averaged[name]) for name in to]
 
     def _admit(self) -> list[ins.Instruction]:
         """Let clusters train whose stages all hold the anchor. A checkpoint under way has none of their state."""
@@ -220,33 +222,38 @@ class RunControl:
         for name in () if self._saving.under_way else self.clusters.newcomers.ready:
             self.clusters.newcomers.remove(name)
             order = em.TrainFrom(round=self.rounds.opened, version=self.accounts.averaged[name])
-            out.append(ins.RecordClusterTrains(name, order.round))
-            out += [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name)]
+            sent = (ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name))
+            out += [ins.RecordClusterTrains(name, order.round), *sent]
         return out
 
-    def lost(self, stage: str, reason: str) -> list[ins.Instruction]:
-        """The stage is dead or silent: its cluster leaves the run. Raises NodeLost where no other cluster trains."""
+    def lost(self, stage: str, reason: str, *, stands_by: bool = True) -> list[ins.Instruction]:
+        """The stage is dead or silent: its cluster leaves the run. Raises NodeLost where no other cluster trains.
+
+        `stands_by`: the cluster's other stages may keep their state, as far as the run has them stand by.
+        """
         cluster, _ = stage_place(stage)
         if cluster not in self.clusters or self.phase is ins.RunPhase.DONE:
             return []
-        if not set(self.clusters.staying or self.clusters.training) - {cluster}:
+        if not set(self.clusters.training) - {cluster}:
             raise NodeLost(reason)
-        evaluated = cluster == self._evaluations.by
-        out = self._drop(cluster, stage, reason)
-        out += self._follow(self.rounds.handle(MemberLost(stage, reason), 0.0))
-        if evaluated:
+        asked = cluster == self._evaluations.by
+        out = self._drop(cluster, stage, reason, stands_by=stands_by and self._shape.stands_by)
+        out += self._follow(self.rounds.handle(r.MemberLost(stage, reason), 0.0))
+        if asked:
             self._evaluations.end()
             # A run that is about to end does not wait for the weights of one more cluster on the way.
             out += self._evaluate() if self.phase in (ins.RunPhase.TRAINING, ins.RunPhase.EVALUATING) else []
+        if self.phase is ins.RunPhase.TRAINING and not self.clusters.staying:
+            out += self.begin_again(reason)
         return out + self._admit() + self._when_all_drained() + self._when_finished()
 
-    def _drop(self, cluster: str, stage: str, reason: str) -> list[ins.Instruction]:
+    def _drop(self, cluster: str, stage: str, reason: str, *, stands_by: bool) -> list[ins.Instruction]:
         """Forget a cluster, and whatever waits for it."""
         stages = self.clusters.stages_of(cluster)
         trained, others = cluster not in self.clusters.newcomers, tuple(each for each in stages if each != stage)
         left = self.clusters.remove(cluster) == reason
         samples, going_on = self.accounts.dropped(cluster), tuple(self.clusters.training)
-        keep = others if self._shape.stands_by and trained and not left and self.phase is ins.RunPhase.TRAINING else ()
+        keep = others if stands_by and trained and not left and self.phase is ins.RunPhase.TRAINING else ()
         order = em.StandBy(epoch=self.rounds.epoch + 1) if keep else m.Stop()
         lost = ins.RecordClusterLost(cluster, stage, reason, samples, going_on, left, keep)
         out: list[ins.Instruction] = [lost if trained else ins.RecordJoinFailed(cluster, stage, reason)]
@@ -260,7 +267,7 @@ class RunControl:
 
     def _count(self, cluster: str) -> list[ins.Instruction]:
         """Tell the owner of the rounds how many samples the cluster has made by now."""
-        return self._follow(self.rounds.handle(OwnerSamples(cluster, self.accounts.made_by(cluster)), 0.0))
+        return self._follow(self.rounds.handle(r.SamplesReported(cluster, self.accounts.made_by(cluster)), 0.0))
 
     def _after_update(self, cluster: str) -> list[ins.Instruction]:
         out = self._count(cluster)
@@ -285,11 +292,11 @@ class RunControl:
             *(self._end() if final else self._when_finished()),
         ]
 
-    def _follow(self, orders: list[OwnerInstruction]) -> list[ins.Instruction]:
+    def _follow(self, orders: list[r.OwnerInstruction]) -> list[ins.Instruction]:
         out: list[ins.Instruction] = []
         for order in orders:
             match order:
-                case OpenRound(final=False):
+                case r.OpenRound(final=False):
                     out.append(ins.RecordRoundOpened(order.round, final=False))
                     for name in self.clusters.names:
                         if name in self.clusters.newcomers:
@@ -297,14 +304,14 @@ class RunControl:
                         elif name in self.clusters.drained:  # no gradient flows there that could carry the stamp
                             out += self._finish_rounds(name)
                         else:
-                            opened = m.RoundOpenedMessage(round=order.round)
-                            out.append(ins.SendToStage(self.clusters.stages_of(name)[-1], opened))
-                case CommitRound():
+                            last = self.clusters.stages_of(name)[-1]
+                            out.append(ins.SendToStage(last, m.RoundOpenedMessage(round=order.round)))
+                case r.CommitRound():
                     out += self._commit(order.round)
-                case Reform():
+                case r.Reform():
                     names, lost = self.clusters.newcomers.names, tuple(order.lost)
                     out.append(ins.ReformRings(order.epoch, order.rings, order.committed, lost, names))
-                case Resume():
+                case r.Resume():
                     self.accounts.restarted(order.kept)
                     firsts = order.first_rounds.items()
                     out += [ins.SendToStage(to, rounds_resumed(order, first)) for to, first in firsts]
@@ -313,9 +320,10 @@ class RunControl:
                     new = self.clusters.newcomers.resumed(order.first_rounds).items()
                     out += [ins.FindDonors(name, stages) for name, stages in new]
                 # A lost cluster was dropped before the owner of the rounds heard of the loss.
-                case LeaveOut() if stage_place(order.member)[0] in self.clusters:
-                    raise RunFailed(f"{order.member} contradicts the state of the run: {order.reason}")
-                case FailRun():
+                case r.LeaveOut() if stage_place(order.member)[0] in self.clusters:
+                    said = f"{order.member} contradicts the state of the run: {order.reason}"
+                    out += self.lost(order.member, said, stands_by=False)
+                case r.FailRun():
                     raise RunFailed(order.reason)
         return out
 
@@ -350,11 +358,9 @@ class RunControl:
             return []
         self.phase = ins.RunPhase.FINISHING
         out: list[ins.Instruction] = [ins.EnterPhase(self.phase)]
-        before = self.rounds.opened
-        self.rounds.handle(FinishRequested(), 0.0)  # opens the last round; the stages hear of it below
+        opens = self.rounds.handle(r.FinishRequested(), 0.0)  # the last round; the stages hear of it below
         self._last_round = self.rounds.opened
-        if self._last_round > before:
-            out.append(ins.RecordRoundOpened(self._last_round, final=True))
+        out += [ins.RecordRoundOpened(self._last_round, final=True)] if opens else []
         return out + [each for name in self.clusters.names for each in self._finish_rounds(name)]
 
     def _finish_rounds(self, cluster: str) -> list[ins.Instruction]:
@@ -375,10 +381,8 @@ class RunControl:
         if self._save_again:
             self._save_again = False
             again = em.SendState(round=self._last_round)
-            return [
-                self._begin_checkpoint(self._last_round),
-                *(ins.SendToStage(stage, again) for stage in self.clusters.stages),
-            ]
+            sent = (ins.SendToStage(stage, again) for stage in self.clusters.stages)
+            return [self._begin_checkpoint(self._last_round), *sent]
         if self._abandon or not self._shape.held_out_batches:
             self.stopped_early = self._abandon
             return self._end()
@@ -392,4 +396,4 @@ class RunControl:
 
 def _require(expected: bool, sender: str, message: Message) -> None:
     if not expected:
-        raise RunFailed(f"{sender} sent {message}, which contradicts the state of the run")
+        raise WrongMessage(sender, f"sent {message}, which contradicts the state of the run")

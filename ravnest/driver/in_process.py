@@ -272,7 +272,7 @@ class LocalRun:
             match instruction:
                 case ins.SendToStage():
                     self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
-                case ins.RecordRoundCommitted():
+                case ins.RecordRoundCommitted() | ins.EnterPhase():
                     self.remember()
                 case ins.RecordClusterLost():
                     self.result.lost.append(instruction)

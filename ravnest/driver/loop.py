@@ -6,36 +6,34 @@ and the collector of checkpoints. Everything that the loop waits for has a deadl
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.cluster_starts import Listening, Recovery
-from ravnest.driver.loop_parts import StageLinks
+from ravnest.driver.cluster_starts import Listening
+from ravnest.driver.loop_parts import LoopClock, Recovery, StageLinks
 from ravnest.driver.node_requests import RunRequest
 from ravnest.driver.observe.place_events import NodesSharedOutEvent, replanned
-from ravnest.driver.observe.record import Report, RunRecord
+from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.stage_watch import StageWatch
 from ravnest.driver.standing import Standing
 from ravnest.driver.taking_over import first_instructions
-from ravnest.errors import Interrupted, NodeLost, RunFailed
-from ravnest.formatting import duration
+from ravnest.errors import Interrupted, NodeLost, RunFailed, WrongMessage
 from ravnest.pipeline import stage_name, stage_place
 from ravnest.recovery import MoveCluster, SharedOut, StartCluster, TryFailed
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
-from ring_allreduce.rounds import AwakeTime
 from ring_allreduce.transport import Delivery, Lane, Unacceptable
 
 _FIGURES = m.Spans | m.MemoryPeaks | m.ImitationLateness | m.LinksUsed | m.StrangersRefused  # no progress by themselves
 _POLL_S = 0.1
 _NEWS_EVERY_S = 0.25
 _LEAVE_S = 20.0
-_TOLD_PAUSE_S = 10.0  # less is told to nobody: a busy machine schedules late
 
 
 class DriverLoop:
@@ -70,8 +68,7 @@ class DriverLoop:
         """By stage that was started anew: the epoch from which on messages are of its process."""
         self._trace = trace
         self._now = now
-        self._awake = AwakeTime(m.STOOD_STILL_S, m.ALIVE_EVERY_S)
-        self._paused_s = 0.0
+        self._times = LoopClock(now, record.notice).times
         self._stages = set(record.stages)
         self._starting = set(record.stages)
         self._next_alive_s = self._next_news_s = now()
@@ -80,17 +77,22 @@ class DriverLoop:
         self._remember: Callable[[], None] = recovery.remember if recovery is not None else lambda: None
         self._observe = recovery.starts.observe if recovery is not None else lambda instruction: None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
+        self._contributed = False
+        """Whether a stage has contributed to a round since another driver was last told of that."""
 
     def run(self) -> None:
         """Loop until the run is over and its checkpoints are written.
 
         Raises RunFailed or NodeLost, after which the caller ends the processes. The disk ends a run only where it
-        refuses the last checkpoint, which holds the result.
+        refuses the last checkpoint, which holds the result. NodeLost comes also after that one where the run is to
+        begin again from there (`RunControl.begin_again`).
         """
         while self._control.phase is not ins.RunPhase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
         self._collector.require_last()  # the run's result is in it
+        if self._control.begins_again is not None and not self._stopping:
+            raise NodeLost(self._control.begins_again)
 
     def go_on(self, standing: Standing, born: Mapping[str, int], early: list[Delivery]) -> None:
         """Begin where another driver has come to. `born`: see `_born`. `early`: what stages have said already."""
@@ -110,14 +112,14 @@ class DriverLoop:
             self._take(delivery)
         now_s, awake_s = self._times()
         self._outbox.flush()
-        for path, round_ in self._collector.written():
+        for path, round_ in self._written():
             self._record.checkpoint(path, round_)
             self._follow(self._control.checkpoint_written(round_))
         for stage, grant in self._collector.grants():
             if stage in self._stages:
                 self._endpoint.send(stage, Lane.PIPELINE, grant)
         for round_, error in self._collector.refusals():
-            self._control.checkpoint_refused()
+            self._control.clusters.newcomers.refused()
             self._record.checkpoint_refused(round_, str(error))
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + m.ALIVE_EVERY_S
@@ -130,6 +132,9 @@ class DriverLoop:
                 self._take_end(end)
             self._take_requests(awake_s)
         if self._control.phase is not ins.RunPhase.DONE:
+            excused = self._collector.busy or self._training_since_s is None
+            for stage, reason in self._watch.hung(awake_s, excused=excused, resting=self._control.resting):
+                self._lose(stage, reason, stands_by=False)  # nobody knows for sure which of its stages it is
             for stage, reason in self._watch.silent(awake_s, excused=self._collector.busy):
                 self._lose(stage, reason)
             for each in self._watch.suspicions():
@@ -145,16 +150,9 @@ class DriverLoop:
                 self._follow(self._control.stop(evaluate=False))
             self._follow(self._control.tick(elapsed_s))
             self._record.tick(self._control, elapsed_s)
-
-    def _times(self) -> tuple[float, float]:
-        """The clock, and the same less the time in which this process stood still, by which all deadlines count."""
-        now_s = self._now()
-        awake_s = self._awake.at(now_s)
-        paused_s, self._paused_s = self._awake.away_s - self._paused_s, self._awake.away_s
-        if paused_s > _TOLD_PAUSE_S:
-            said = f"stood still for {duration(paused_s)} (frozen or suspended): nobody is held silent for that time"
-            self._record.notice(said)
-        return now_s, awake_s
+        if self._contributed:
+            self._contributed = False
+            self._remember()
 
     def _recover(self, recovery: Recovery, awake_s: float) -> None:
         """Start lost clusters anew, let them join, and send them their state."""
@@ -196,7 +194,7 @@ class DriverLoop:
             if isinstance(request, RunRequest):
                 self._obey(request)
             elif request.kind == "leave" and self._recovery.arrivals.knows(request.node):
-                self._leave(request.node, f"node {request.node!r} leaves{request.because}")
+                self._follow(self._recovery.departures.asked(request, awake_s))
             else:
                 self._recovery.arrivals.take(request, awake_s)
 
@@ -207,26 +205,22 @@ class DriverLoop:
         if request.kind == "checkpoint" or request.kind == "evaluate":
             self._follow(self._control.ask(request.kind))
 
-    def _leave(self, node: str, reason: str) -> None:
-        """The clusters that have a stage on the node leave with notice, and nothing is started there."""
-        if self._recovery is not None:
-            self._recovery.starts.replacements.node_left(node)
-        for cluster in [each.name for each in self._rings.plan.clusters if node in [one.node for one in each.stages]]:
-            if self._recovery is not None and cluster in self._recovery.starts.replacements.starting:
-                for said in self._recovery.starts.failed(cluster, reason, self._rings, self._times()[1]):
-                    self._record.replacement_failed(said)
-            orders = self._control.leave(cluster, reason)
-            if orders:
-                self._record.notice(f"{reason}: {cluster} hands on what it has made, and leaves")
-            elif cluster in self._control.clusters.training and cluster not in self._control.clusters.leaving:
-                saves = f"{cluster} goes on, and what it has made is saved"
-                self._record.notice(f"{reason}, but no other cluster would stay that trains: {saves}")
-                orders = self._control.ask("checkpoint")
-            self._follow(orders)
+    def _written(self) -> list[tuple[Path, int]]:
+        try:
+            return self._collector.written()
+        except WrongMessage as error:
+            self._lose(error.stage, str(error), stands_by=False)
+            return []
 
     def _take(self, delivery: Delivery) -> None:
         if delivery.epoch < self._born.get(delivery.sender, 0):
             return  # of the process that had this name before
+        try:
+            self._act_on(delivery)
+        except WrongMessage as error:
+            self._lose(error.stage, str(error), stands_by=False)
+
+    def _act_on(self, delivery: Delivery) -> None:
         now_s, awake_s = self._times()
         if self._training_since_s is not None:
             self._record.at(awake_s - self._training_since_s)
@@ -236,13 +230,15 @@ class DriverLoop:
         if isinstance(message, Unacceptable):
             if delivery.sender not in self._control.clusters.stages:
                 return  # its cluster has left the run
-            raise RunFailed(f"{delivery.sender} sent what no stage sends: {message.reason}")
+            raise WrongMessage(delivery.sender, f"sent what no stage sends: {message.reason}")
         progress = not isinstance(message, _FIGURES)
         if isinstance(message, m.Alive):
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
             self._outbox.got(delivery.sender, message.finished)
             cluster, _ = stage_place(delivery.sender)
+            if progress:
+                self._watch.computed(delivery.sender, awake_s)
             if progress and self._recovery is not None and cluster in self._handed:
                 self._recovery.starts.replacements.handing(cluster, awake_s)
         self._watch.heard(delivery.sender, awake_s, progress=progress)
@@ -250,6 +246,7 @@ class DriverLoop:
             self._trace.draw(delivery.sender, message, now_s)
         if self._recovery is not None:
             self._recovery.donors.take(delivery.sender, message, awake_s)
+        self._record.reported(delivery.sender, message)
         match message:
             case m.StageStarted():
                 self._starting.discard(delivery.sender)
@@ -264,26 +261,13 @@ class DriverLoop:
                 self._collector.take(delivery.sender, message, delivery.tensors)
             case sm.StateSent():
                 self._collector.finish(delivery.sender, message)
-            case m.Updated():
-                self._record.updated(delivery.sender, message)
-                if self._recovery is not None:
-                    self._recovery.slow.updated(delivery.sender, self._watch.node(delivery.sender), message, awake_s)
-            case _ if isinstance(message, Report):
-                self._record.reported(delivery.sender, message)
-            case m.StrangersRefused(connections=connections):
-                self._record.strangers(delivery.sender, connections)
-            case m.EvaluationFinished():
-                self._record.require_metrics(delivery.sender, message)
-            case m.RoundsFinished():
-                self._record.finished(delivery.sender, message)
-            case em.NoticeGiven() if delivery.sender in self._control.clusters.stages:
-                cluster, index = stage_place(delivery.sender)
-                node = self._rings.plan.cluster(cluster).stages[index].node
-                self._leave(node, f"node {node!r} has given notice")
+            case m.Updated() if self._recovery is not None:
+                self._recovery.slow.updated(delivery.sender, self._watch.node(delivery.sender), message, awake_s)
+            case em.NoticeGiven() if self._recovery is not None:
+                self._follow(self._recovery.departures.notice_of(delivery.sender, awake_s))
         if not isinstance(message, m.Alive | sm.StatePiece):
             self._follow(self._control.handle(delivery.sender, message))
-        if isinstance(message, m.ContributionFinishedMessage):
-            self._remember()
+        self._contributed = self._contributed or isinstance(message, m.ContributionFinishedMessage)
 
     def _follow(self, instructions: list[ins.Instruction]) -> None:
         for instruction in instructions:
@@ -292,6 +276,7 @@ class DriverLoop:
                     self._endpoint.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case ins.EnterPhase():
                     self._record.phase(instruction.phase)
+                    self._remember()  # before any stage drains
                 case ins.RecordRoundOpened():
                     self._record.round_opened(instruction)
                 case ins.RecordRoundCommitted():
@@ -309,6 +294,7 @@ class DriverLoop:
                     silent_s = self._watch.silent_s(instruction.stage, self._times()[1])
                     self._record.cluster_lost(instruction, self._watch.node(instruction.stage), silent_s)
                     self._forget(instruction.cluster)
+                    self._remember()
                     if self._recovery is not None:
                         epoch, awake_s = self._control.rounds.epoch, self._times()[1]
                         self._stages |= self._recovery.starts.lost(instruction, epoch, awake_s)
@@ -358,13 +344,16 @@ class DriverLoop:
             self._stages.discard(stage)
             self._watch.forget(stage)
 
-    def _lose(self, stage: str, reason: str) -> None:
-        """The stage is dead or silent. Raises NodeLost where the run cannot go on without its cluster."""
+    def _lose(self, stage: str, reason: str, *, stands_by: bool = True) -> None:
+        """The stage is dead, silent or of no use. Raises NodeLost where the run cannot go on without its cluster.
+
+        `stands_by`: the cluster's others may keep their state.
+        """
         if self._training_since_s is None:
             raise NodeLost(reason)
         self._stages.discard(stage)
         self._endpoint.disconnect([stage])
-        self._follow(self._control.lost(stage, reason))
+        self._follow(self._control.lost(stage, reason, stands_by=stands_by))
 
     def _take_end(self, end: StageEnded) -> None:
         if end.unheard and self._training_since_s is not None and self._control.phase is not ins.RunPhase.DONE:
@@ -380,9 +369,9 @@ class DriverLoop:
         elif end.outcome.error is not None:
             details = self._record.write_log(end.stage, end.outcome.details or end.outcome.error)
             said = f"{end.stage}: {end.outcome.error} ({details})"
-            if stage_place(end.stage)[0] in self._control.clusters.training:
-                raise RunFailed(said)
-            self._lose(end.stage, said)  # it had only joined: the others do without it
+            if stage_place(end.stage)[0] in self._control.clusters.training and not end.outcome.of_machine:
+                raise RunFailed(said)  # the job's own code would fail on every machine
+            self._lose(end.stage, said)  # else the others do without it
         else:
             self._lose(end.stage, f"{self._watch.called(end.stage)} left before the run was over")
 

@@ -41,7 +41,7 @@ def changing(
                 host=at.peer.host,
                 pipeline_port=at.peer.pipeline_port,
                 bulk_port=at.peer.bulk_port,
-                hostname=at.hostname,
+                machine=at.machine,
                 pid=at.pid,
                 began_s=at.began_s,
                 born=rings.setups[stage].transport.epoch or born.get(stage, 0),
@@ -53,6 +53,8 @@ def changing(
         "opened": control.rounds.opened,
         "updates": dict(control.updates),
         "averaged": control.accounts.averaged,
+        "begun": control.accounts.begun,
+        "stopping": control.stopping,
         "snapshots": control.accounts.snapshots,
         "elapsed_s": record.training_s,
     }

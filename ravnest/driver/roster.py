@@ -4,6 +4,7 @@ In: who comes and goes. Out: names of clusters and of their stages.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from ravnest.driver.newcomers import Newcomers
 from ravnest.pipeline import stage_name
@@ -13,8 +14,8 @@ from ravnest.stage.messages import Drained
 class Roster:
     """The clusters that are in a run, lost ones left out."""
 
-    def __init__(self, clusters: Mapping[str, int]) -> None:
-        """`clusters`: by name, the number of stages."""
+    def __init__(self, clusters: Mapping[str, int], given: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`clusters`: by name, the number of stages. `given`: by stage, the newest round that it has contributed to."""
         self._counts = dict(clusters)
         self.newcomers = Newcomers()
         """Those of them that follow the rounds and do not train yet."""
@@ -22,6 +23,7 @@ class Roster:
         """Those of them in whose pipelines nothing is left."""
         self.leaving: dict[str, str] = {}
         """Those of them that leave with notice, with the reason."""
+        self._given = dict(given)
 
     def __contains__(self, cluster: str) -> bool:
         return cluster in self._counts
@@ -55,6 +57,20 @@ class Roster:
         """The names of a cluster's stages, in order."""
         return [stage_name(cluster, i) for i in range(self._counts[cluster])]
 
+    def gave(self, stage: str, round_: int) -> None:
+        """The stage has contributed to a round."""
+        self._given[stage] = max(round_, self._given.get(stage, 0))
+
+    def resting(self, awaited: int | None) -> frozenset[str]:
+        """The clusters that may rightly compute nothing: those that do not train yet, have drained, or have contributed
+        with all their stages to the round that is `awaited`, for which they may have to wait; None: no round is."""
+        gave = [
+            name
+            for name in (self._counts if awaited is not None else ())
+            if all(self._given.get(stage, 0) >= (awaited or 0) for stage in self.stages_of(name))
+        ]
+        return frozenset((*self.newcomers.names, *self.drained, *gave))
+
     def add(self, cluster: str, stages: int) -> None:
         """A cluster of so many stages has come. It follows the rounds at first."""
         self._counts[cluster] = stages
@@ -62,6 +78,8 @@ class Roster:
 
     def remove(self, cluster: str) -> str | None:
         """The cluster is gone. Returns the reason for which it was leaving; None where it was not."""
+        for stage in self.stages_of(cluster):
+            self._given.pop(stage, None)
         del self._counts[cluster]
         self.newcomers.remove(cluster)
         self.drained.pop(cluster, None)

@@ -20,7 +20,7 @@ from ravnest.recovery import with_comers
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
 
-VERSION = 1
+VERSION = 2
 _MOST_BYTES = 64 << 20
 
 
@@ -31,7 +31,8 @@ class StagePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str
     pipeline_port: int
     bulk_port: int
-    hostname: str
+    machine: str
+    """Where the id of the process counts (StageAddress)."""
     pid: int
     began_s: float
     """When the process began, in seconds since 1970."""
@@ -77,8 +78,12 @@ class DriverState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     updates: dict[str, int]
     averaged: dict[str, int]
     """By cluster, also of those that are away: its updates so far, and those of its last averaged snapshot."""
+    begun: dict[str, int]
+    """By cluster, also of those that have come since: the updates from which it counts in this session."""
     snapshots: dict[int, dict[str, int]]
     """By round that is not committed, and cluster: after how many updates it contributed."""
+    stopping: bool
+    """Whether the run was coming to its end."""
     elapsed_s: float
     """The seconds since training began."""
 
@@ -233,7 +238,7 @@ def addresses_in(state: DriverState) -> dict[str, StageAddress]:
     """Where the stages listen that a driver has written down."""
     return {
         stage: StageAddress(
-            PeerAddress(at.host, at.pipeline_port, at.bulk_port), at.hostname, at.pid, 1, began_s=at.began_s
+            PeerAddress(at.host, at.pipeline_port, at.bulk_port), at.machine, at.pid, 1, began_s=at.began_s
         )
         for stage, at in state.stages.items()
     }

@@ -19,10 +19,11 @@ from ravnest.driver import control as c
 from ravnest.driver.accounts import ResumePosition, RunShape
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.checkpoint_collector import CheckpointCollector
-from ravnest.driver.cluster_starts import ClusterStarts, Recovery
+from ravnest.driver.cluster_starts import ClusterStarts
+from ravnest.driver.departures import NodeDepartures
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.loop_parts import StageLinks, driver_endpoint
+from ravnest.driver.loop_parts import Recovery, StageLinks, driver_endpoint
 from ravnest.driver.node_requests import asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -226,6 +227,7 @@ def train(
                         donors,
                         handover,
                         arrivals,
+                        NodeDepartures(starts, control, rings, record),
                         SlowNodes(replacements, record, watches=address is not None),
                         lambda: asked(folder.path, hours, time.time()),
                         ray.news,
@@ -364,8 +366,9 @@ def run_control(
     clusters = {name: setup.cluster for name, setup in there.items()}
     under_way = None
     if standing is not None:
-        begun = shape.start_updates
-        made = {name: n - begun.get(name, 0) for name, n in standing.updates.items() if name in standing.clusters}
+        made = {
+            name: n - standing.begun.get(name, 0) for name, n in standing.updates.items() if name in standing.clusters
+        }
         samples = {name: n * shape.samples_per_update for name, n in made.items()}
         under_way = RoundsUnderWay(standing.epoch, standing.committed, standing.opened, samples)
     owner = RoundOwner(

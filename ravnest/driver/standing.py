@@ -34,6 +34,12 @@ class Standing:
     evaluation: int
     """The newest evaluation that any stage knows of."""
     elapsed_s: float
+    contributed: Mapping[str, int] = field(default_factory=dict)
+    """By stage: the newest round that it has contributed to; none where it is not named."""
+    begun: Mapping[str, int] = field(default_factory=dict)
+    """By cluster of the plan: the updates from which it counts in this session; none where it is not named."""
+    stopping: bool = False
+    """Whether the run was coming to its end."""
     draining: frozenset[str] = frozenset()
     """The clusters that were told to begin nothing new."""
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +79,9 @@ class Standing:
             knows={name: at.opened for name, at in last.items() if at is not None},
             evaluation=max([0, *(each.evaluation for each in heard)]),
             elapsed_s=state.elapsed_s,
+            contributed={stage: at.snapshots[-1][0] for stage, at in positions.items() if at.snapshots},
+            begun=dict(state.begun),
+            stopping=state.stopping,
             draining=frozenset(stage_place(one)[0] for one, at in positions.items() if at.drains) & set(clusters),
             missing=missing,
         )

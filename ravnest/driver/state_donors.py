@@ -84,7 +84,10 @@ class StateDonors:
         self._warm.add(stage)
 
     def take(self, stage: str, message: Message, now_s: float) -> None:
-        """Take what a stage says, if it is about its state."""
+        """Take what a stage says, if it is about its state.
+
+        That it holds the anchor has no effect of a stage that is lost: the word was on its way when that happened.
+        """
         match message:
             case dm.SegmentTaken():
                 self._donors.taken(Need(stage, message.ring), message.donor, message.bytes)
@@ -92,7 +95,7 @@ class StateDonors:
                 self._donors.failed(Need(stage, message.ring), message.donor)
                 if message.donor:
                     self._notice(f"{message.donor} cannot give {stage} its state: {message.reason}")
-            case m.StageStarted() if stage not in self._rings.training():
+            case m.StageStarted() if stage in self._rings.setups and stage not in self._rings.training():
                 self._hold(stage, now_s)
 
     def _hold(self, stage: str, now_s: float) -> None:
@@ -123,7 +126,7 @@ class StateDonors:
         """Tell stages of new donors. Returns the clusters that need a checkpoint, because nobody can give it all."""
         if not self._donors.waiting:
             return []
-        able = {*self._rings.training(), *self._holds}
+        able = {*self._rings.training(), *(self._holds & self._rings.setups.keys())}
         holders: dict[int, list[str]] = {}
         for stage, setup in self._rings.setups.items():
             for segment in setup.segments if stage in able else ():

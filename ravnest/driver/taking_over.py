@@ -93,7 +93,8 @@ def sort_answer(delivery: Delivery, term: int, positions: dict[str, em.StagePosi
 def first_instructions(control: RunControl, standing: Standing) -> list[ins.Instruction]:
     """What a driver does first whose control stands where another has come to: bring the stages together.
 
-    Clusters that are not whole any more are lost. Raises NodeLost where none is left.
+    Clusters that are not whole any more are lost. Raises NodeLost where none is left. A run that was coming to its end
+    goes on with that. One whose whole clusters were all leaving is saved, and begins again.
     """
     out = control.bring_together()
     for name in (each for each in standing.whole if each not in standing.draining):
@@ -102,8 +103,10 @@ def first_instructions(control: RunControl, standing: Standing) -> list[ins.Inst
         out += [ins.SendToStage(last, m.RoundOpenedMessage(round=number)) for number in news]
     for stage in standing.missing.values():
         out += control.lost(stage, "it was not there when another driver took the run over")
-    if standing.draining >= set(standing.whole):
+    if standing.stopping:
         return out + control.stop(evaluate=True)
+    if standing.draining >= set(standing.whole):
+        return out + control.begin_again("all clusters were leaving when another driver took the run over")
     for name in (each for each in standing.whole if each in standing.draining):
         out += control.leave(name, "was leaving when another driver took the run over")
     return out

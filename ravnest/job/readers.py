@@ -101,7 +101,8 @@ class Reader:
             answer = self._answers.get(timeout=deadline_s)
         except queue.Empty:
             self.close()
-            raise RunFailed(f"a process that reads the data has not answered for {deadline_s:.0f} s") from None
+            silent = TimeoutError(f"nothing for {deadline_s:.0f} s")
+            raise RunFailed(f"a process that reads the data has not answered for {deadline_s:.0f} s") from silent
         if answer is None:
             raise self._gone()
         header = answer[0]

@@ -34,7 +34,6 @@ LEAVES_S = 120.0
 
 MOST_STARTS = 5
 """A cluster is started at most so often within WINDOW_S."""
-
 WINDOW_S = 600.0
 
 HANDOVER_S = 300.0
@@ -111,9 +110,10 @@ class _Away:
     starts: list[float] = field(default_factory=list)
     shared: bool = False
     """Whether its nodes are spares of the others."""
-
     better: Improvement | None = None
     """As what it is started first, where it has left for that."""
+    before: tuple[Plan, Improvement | None, str] | None = None
+    """The plan before the order that is under way, with what `better` and `told` were then."""
 
     @property
     def waits(self) -> bool:
@@ -138,6 +138,8 @@ class Replacements:
         self._away: dict[str, _Away] = {}
         self._left: set[str] = set()
         """The nodes that left with notice. Nothing is started there before they are back."""
+        self._off_hours: set[str] = set()
+        """Those of them that the clock took out. Only it, or a user, lets them in again."""
         self._left_look_s = 0.0
         """When it is looked next whether one of them is switched off by now, or was and is there again."""
         self._before: dict[str, list[float]] = {}
@@ -177,13 +179,18 @@ class Replacements:
         due_s = now_s if at_once else now_s + FIRST_WAIT_S
         self._away[cluster] = _Away(now_s, samples, due_s, starts=starts, better=better)
 
-    def node_left(self, node: str) -> None:
-        """A node leaves with notice: nothing is started there, until it is back or was gone in between."""
+    def node_left(self, node: str, *, by_clock: bool = False) -> None:
+        """A node leaves with notice: nothing is started there, until it is back or was gone in between.
+
+        `by_clock`: since its hours end; then it does not matter whether it was gone in between.
+        """
         self._left.add(node)
+        self._off_hours |= {node} if by_clock else set()
 
     def node_back(self, node: str, now_s: float) -> None:
         """A node that had left is back: a cluster that waits for it is tried at once."""
         self._left.discard(node)
+        self._off_hours.discard(node)
         self._idle.discard(node)
         self._look_s = now_s + LOOK_AGAIN_S
         for away in self._away.values():
@@ -221,16 +228,19 @@ class Replacements:
     ) -> list[Order]:
         """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`.
 
-        `warm`: the nodes of warm spares, by the lost stage of which they hold the anchor.
+        One cluster at most is to be started, since the others' places depend on whether it can be; `due` says whether
+        more is to be done at once. `warm`: the nodes of warm spares, by the lost stage of which they hold the anchor.
         """
         orders: list[Order] = []
-        self._left &= set(alive)  # one that was switched off, and is there again, is back
+        self._left &= {*alive, *self._off_hours}  # one that was switched off, and is there again, is back
         self._left_look_s = now_s + LOOK_AGAIN_S
         for name, away in list(self._away.items()):
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
                 orders += self._try(name, away, set(alive) - self._left, now_s, rest_s, warm)
+                if away.phase == "starting":
+                    return orders
         if self._look_s is not None and now_s >= self._look_s:
             orders += self._improve(set(alive) - self._left, now_s, rest_s)
         return orders
@@ -279,15 +289,23 @@ class Replacements:
         away = self._away.get(cluster)
         if away is None or away.phase not in ("starting", "joining", "handing"):
             return []
-        away.failures += 1
         recent = [start for start in away.starts if now_s - start < WINDOW_S]
         if len(recent) >= MOST_STARTS:
             away.phase = "out"
             said = f"{reason}; it was started {len(recent)} times within {WINDOW_S / 60:.0f} min"
             return [TryFailed(cluster, said, None)]
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**away.failures)
+        wait_s = self._wait_s(away)
         away.phase, away.due_s = "waiting", now_s + wait_s
         return [TryFailed(cluster, reason, wait_s)]
+
+    def refused(self, cluster: str, reason: str, now_s: float) -> list[Order]:
+        """The order to start the cluster, which was given last, cannot be carried out, for this `reason`: nothing was
+        started, and the plan is as it was before. Returns what there is to say, once for each reason."""
+        away = self._away[cluster]
+        assert away.before is not None
+        self.plan, away.better, away.told = away.before
+        away.starts.pop()
+        return self._cannot(cluster, away, reason, (), now_s, self._wait_s(away))
 
     def trains(self, cluster: str, now_s: float) -> Replaced:
         """The cluster trains again."""
@@ -296,6 +314,12 @@ class Replacements:
         self._look_s = now_s + LOOK_AGAIN_S
         nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
         return Replaced(cluster, nodes, now_s - away.lost_s, away.samples)
+
+    @staticmethod
+    def _wait_s(away: _Away) -> float:
+        """How long to wait after one more failure."""
+        away.failures = min(away.failures + 1, 10)
+        return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**away.failures)
 
     def _is_due(self, away: _Away, now_s: float) -> bool:
         return away.phase == "waiting" and now_s >= away.due_s
@@ -340,18 +364,21 @@ class Replacements:
             return self._cannot(cluster, away, found, tuple(sorted(nodes.own)), now_s)
         if why_not is not None:
             return self._cannot(cluster, away, why_not, (), now_s)
+        away.before = self.plan, better, away.told
         self.plan = found.placement.plan
         away.phase, away.began_s, away.told, away.shared = "starting", now_s, "", False
         away.starts = [*recent, now_s]
         return [StartCluster(cluster, found.placement, found.reason, rest_s)]
 
-    def _cannot(self, cluster: str, away: _Away, reason: str, shared: tuple[str, ...], now_s: float) -> list[Order]:
+    def _cannot(
+        self, name: str, away: _Away, reason: str, shared: tuple[str, ...], now_s: float, wait_s: float = LOOK_AGAIN_S
+    ) -> list[Order]:
         """The cluster waits; `shared` are the nodes that others may have meanwhile. Both are said once."""
-        away.due_s = now_s + LOOK_AGAIN_S
-        out: list[Order] = [] if away.told == reason else [TryFailed(cluster, reason, LOOK_AGAIN_S)]
+        away.phase, away.due_s = "waiting", now_s + wait_s
+        out: list[Order] = [] if away.told == reason else [TryFailed(name, reason, wait_s)]
         away.told = reason
         if shared and not away.shared:
-            out.append(SharedOut(cluster, shared, reason))
+            out.append(SharedOut(name, shared, reason))
             away.shared = True
         return out
 

@@ -283,7 +283,7 @@ class Session:
         run, now_s = self.run, self.run.clock.now_s
         if run.draining:
             return
-        if self._replacements.due(now_s):
+        while self._replacements.due(now_s):
             rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
             for order in self._replacements.tick(self._presence.alive(now_s), now_s, rest_s):
                 if isinstance(order, StartCluster):

@@ -164,8 +164,8 @@ def joining(
     `kept`: the state that it has already.
     """
 
-    def train(held: HeldStage, merged: int, contributed: int) -> StageRuntime:
-        return _trains(setup, endpoint, executor, held, now, merged, contributed)
+    def train(held: HeldStage, merged: int, contributed: int, term: int) -> StageRuntime:
+        return _trains(setup, endpoint, executor, held, now, merged, contributed, term)
 
     return JoiningStage(setup, endpoint, _builder(setup, endpoint, source), train, started, now, kept)
 
@@ -218,8 +218,10 @@ def _trains(
     now: Callable[[], float],
     merged: int = 0,
     contributed: int = 0,
+    term: int = 0,
 ) -> StageRuntime:
-    """The stage at work. `merged` and `contributed` are the last rounds that it has merged and contributed to."""
+    """The stage at work. `merged` and `contributed` are the last rounds that it has merged and contributed to; `term`
+    is that of the driver which it hears."""
     return StageRuntime(
         setup,
         endpoint,
@@ -229,6 +231,7 @@ def _trains(
         started=Started(held.version, merged, contributed),
         timeline=Timeline() if setup.timeline else None,
         now=now,
+        term=term,
     )
 
 

@@ -110,7 +110,7 @@ class JoiningStage:
         setup: StageSetup,
         endpoint: Endpoint,
         build: Build,
-        train: Callable[[HeldStage, int, int], StageRuntime],  # merged, contributed
+        train: Callable[[HeldStage, int, int, int], StageRuntime],  # merged, contributed, term
         started: Callable[[], m.StageStarted],
         now: Callable[[], float] = time.monotonic,
         kept: KeptState | None = None,
@@ -118,8 +118,8 @@ class JoiningStage:
         """
         Arguments:
             build: makes the parts of the stage when its state is here.
-            train: makes the stage that trains, from these parts, the last round that it has merged, and the last that
-                it has contributed to.
+            train: makes the stage that trains, from these parts, the last round that it has merged, the last that it
+                has contributed to, and the term of the driver that it hears.
             started: makes what the driver is told once the stage holds the anchor.
             now: the clock, in seconds.
             kept: what the stage has of its anchor already.
@@ -140,6 +140,8 @@ class JoiningStage:
         self._own: Mapping[tuple[str, str], Tensor] = {}
         """The optimizer's state, where this stage has kept it."""
         self._first: Sequence[Delivery] = ()
+        self.term = 0 if kept is None else kept.term
+        """That of the driver which the stage heard last. What an earlier one says has no effect."""
         if kept is not None:
             self._taking.taken.update(kept.segments)
             self._own, self._first = kept.optimizer, kept.left
@@ -211,6 +213,9 @@ class JoiningStage:
         if delivery.sender != m.DRIVER:
             self._take_of_stage(delivery)
             return
+        if delivery.epoch < self.term:
+            return  # of a driver whose run was taken over
+        self.term = delivery.epoch
         self._driver.heard(self._awake.at(self._now()))
         if self._held is None and self._state.take(delivery):
             self._next_alive_s = self._now()  # the driver sends no more before it knows what has come
@@ -307,7 +312,7 @@ class JoiningStage:
             return
         held.compute.begin_at(order.version)
         held.compute.weights_moved()
-        self.runtime = self._train(replace(held, version=order.version), self._follower.merged, contributed)
+        self.runtime = self._train(replace(held, version=order.version), self._follower.merged, contributed, self.term)
         early, self._early = self._early, []
         self.runtime.begin_with(early)
 

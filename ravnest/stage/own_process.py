@@ -19,13 +19,16 @@ import socket
 import sys
 import threading
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ravnest.errors import InvalidInput, RavnestError, RunFailed
+import torch
+
+from ravnest.errors import InvalidInput, NodeLost, RavnestError, RunFailed, WrongMessage
 from ravnest.stage.assembling import began_s
 from ravnest.stage.line import Line
 from ravnest.stage.messages import START_DEADLINE_S
@@ -33,6 +36,11 @@ from ravnest.stage.orphan import LEAVE_S, Leash
 from ravnest.stage.process import StageProcess
 from ravnest.stage.setup import StageAddress, StageSetup, UserCode
 from ring_allreduce.transport import PeerAddress
+
+_OF_MACHINE = (MemoryError, OSError, torch.OutOfMemoryError, torch.AcceleratorError, NodeLost, WrongMessage)
+_NO_MEMORY = "can't allocate memory"  # of a processor's: torch has no class of errors for it
+_ASSERTED = "device-side assert"  # an index beyond its table, say, which torch tells as it tells of a broken device
+_OF_PATHS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,28 @@ class StageOrder:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """How a stage ended. `error` is one line and `details` the traceback; both are None without an error."""
+    """How a stage ended. `error` is one line and `details` the traceback; both are None without an error.
+
+    `of_machine`: it failed for want of something that another machine, or this one later, may have (`fails_here`).
+    """
 
     error: str | None = None
     details: str | None = None
+    of_machine: bool = False
+
+
+def process_space(proc: Path = Path("/proc")) -> str:
+    """What tells where the id of this process counts: this start of this machine, and its namespace of processes.
+
+    Machines may have one name, as `localhost` or that of a copied image, and containers of one machine count their
+    processes each by itself. `proc` is where the system tells of itself; one without it is known by its name and its
+    network card.
+    """
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {(proc / 'self/ns/pid').readlink()}"
+    except OSError:
+        return f"{socket.gethostname()} {uuid.getnode():x}"
 
 
 def packed(order: StageOrder) -> bytes:
@@ -119,7 +145,7 @@ def serve(
         return
     leash.allow(START_DEADLINE_S)  # the others may take longer
     cores = len(os.sched_getaffinity(0))
-    address = StageAddress(stage.address, socket.gethostname(), os.getpid(), cores, stage.samples, began_s())
+    address = StageAddress(stage.address, process_space(), os.getpid(), cores, stage.samples, began_s())
     line.send(told(address))
     peers = {peer: PeerAddress(**at) for peer, at in json.loads(line.receive()).items()}
     leash.release()  # a stage that runs has deadlines of its own
@@ -146,8 +172,26 @@ def _run(stage: StageProcess, peers: Mapping[str, PeerAddress]) -> StageOutcome:
             stage.run(peers)
     except BaseException as error:  # noqa: BLE001 - every error is reported to the driver
         line = " ".join(str(error).split()) or type(error).__name__
-        return StageOutcome(line, traceback.format_exc())
+        return StageOutcome(line, traceback.format_exc(), fails_here(error))
     return StageOutcome()
+
+
+def fails_here(error: BaseException) -> bool:
+    """Whether an error, or what has caused it, is of this machine and not of the job: memory or a disk that is full, a
+    device that fails, a connection that ends, a driver or a neighbour that is gone or sends what cannot be.
+
+    A path that is missing or closed to us is the job's mistake, which every machine would meet, and so is all else.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, RuntimeError) and _ASSERTED in str(cause):
+            return False
+        if isinstance(cause, _OF_MACHINE) and not isinstance(cause, _OF_PATHS):
+            return True
+        if isinstance(cause, RuntimeError) and _NO_MEMORY in str(cause):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _watch(line: Line, stage: StageProcess, end: Callable[[], Any]) -> None:

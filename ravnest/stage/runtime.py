@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import InvalidInput, RunFailed, WrongMessage
 from ravnest.pipeline import events as ev
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.tuned_stage import Passage, TunedStage
@@ -59,8 +59,9 @@ class StageRuntime:
         started: ev.Started,
         timeline: Timeline | None = None,
         now: Callable[[], float] = time.monotonic,
+        term: int = 0,
     ) -> None:
-        """`started`: where the stage is in the run. `timeline`: where to record what is done, or None."""
+        """`started`: where the stage is in the run. `timeline`: where to record what is done. `term`: its driver's."""
         self.setup = setup
         self.endpoint = endpoint
         self.compute = compute
@@ -91,12 +92,11 @@ class StageRuntime:
         self._final_round: int | None = None
         self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
         self._driver = DriverWatch(self._awake.at(now()), 60.0 * setup.job.wait_for_driver_minutes)
-        self._term = 0
+        self.term = term
         self._snapshots: dict[int, int] = {}
         """By round, from the last merged one on: after how many updates this stage contributed to it."""
         self._started = started
-        self._split_tried = False
-        self.stopped = False
+        self._split_tried = self.stopped = False
         self.stands_by: em.StandBy | None = None
         """The order by which the stage has stopped, but is to join again; None otherwise."""
         self.left: list[Delivery] = []
@@ -183,7 +183,7 @@ class StageRuntime:
         if delivery.sender == m.DRIVER:
             if isinstance(message, em.TakeOver):
                 self._taken_over(message)
-            elif delivery.epoch < self._term:
+            elif delivery.epoch < self.term:
                 return  # of a driver whose run was taken over
             if self._driver.heard(self._awake.at(self._now())) and self.setup.is_first:
                 self._handle(ev.DriverHeard())
@@ -194,9 +194,9 @@ class StageRuntime:
         if self.rounds.giving.take(delivery):
             return
         if isinstance(message, Unacceptable):
-            raise RunFailed(f"{delivery.sender} sent what none of its kind sends: {message.reason}")
+            raise WrongMessage(delivery.sender, f"sent what none of its kind sends: {message.reason}")
         if delivery.sender != expected_sender(self.setup, message):
-            raise RunFailed(f"{delivery.sender} sent {type(message).__name__}, which is not its to send")
+            raise WrongMessage(delivery.sender, f"sent {type(message).__name__}, which is not its to send")
         self._reports.received(message)
         match message:
             case m.Activation():
@@ -258,9 +258,9 @@ class StageRuntime:
 
     def _taken_over(self, message: em.TakeOver) -> None:
         """Turn to another driver. Nothing changes where it is one of before."""
-        if message.term <= self._term:
+        if message.term <= self.term:
             return
-        self._term, machine = message.term, self.machine
+        self.term, machine = message.term, self.machine
         self.endpoint.disconnect([m.DRIVER])
         self.endpoint.connect({m.DRIVER: PeerAddress(message.host, message.pipeline_port, message.bulk_port)})
         self._sends.forget_reports()

@@ -244,7 +244,8 @@ class StageAddress:
     """The address at which a placed stage listens, and the node on which it runs."""
 
     peer: PeerAddress
-    hostname: str
+    machine: str
+    """Where `pid` counts: one running system, and one namespace of processes there (`process_space`)."""
     pid: int
     cores: int
     samples: tuple[int, int] | None = None

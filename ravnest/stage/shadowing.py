@@ -105,6 +105,8 @@ class ShadowStage:
         """The order by which it is to take the place of the stage; None otherwise."""
         self.stopped = False
         self.stands_by: em.StandBy | None = None
+        self.term = 0
+        """That of the driver which the spare hears."""
         self.left: list[Delivery] = []
 
     def _begin(self, round_: int) -> None:
@@ -168,6 +170,7 @@ class ShadowStage:
             newest = self._committed + self._most_rounds
             self._send(self._taking.take(delivery, newest, self._awake.at(self._now())) or [])
             return
+        self.term = max(self.term, delivery.epoch)
         self._driver.heard(self._awake.at(self._now()))
         match message:
             case shm.FollowFrom():

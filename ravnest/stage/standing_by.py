@@ -28,6 +28,8 @@ class KeptState:
     """The optimizer's own state, by (parameter, key)."""
     left: Sequence[Delivery] = ()
     """What has arrived since the stage stopped, in order."""
+    term: int = 0
+    """That of the driver which the stage heard last."""
 
 
 class Stopped(Protocol):
@@ -36,6 +38,7 @@ class Stopped(Protocol):
     setup: StageSetup
     endpoint: Endpoint
     left: list[Delivery]
+    term: int
     stands_by: em.StandBy | None
 
     @property
@@ -53,7 +56,7 @@ def kept_state(stage: Stopped) -> KeptState:
     """Return what the stage keeps. Rounds that are committed and that it has not merged are merged first."""
     rounds, compute = stage.rounds, stage.compute
     if rounds is None or compute is None:
-        return KeptState({}, {}, stage.left)
+        return KeptState({}, {}, stage.left, stage.term)
     while rounds.merged < rounds.rings.committed:
         number = rounds.merged + 1
         averages, _ = rounds.rings.take(number)
@@ -64,4 +67,4 @@ def kept_state(stage: Stopped) -> KeptState:
         )
         for ring in rounds.rings.segments
     }
-    return KeptState(segments, compute.weights.optimizer_state(), stage.left)
+    return KeptState(segments, compute.weights.optimizer_state(), stage.left, stage.term)

@@ -211,7 +211,8 @@ class RoundMembership:
             del self._first_round[member], self._clusters[member]
         self._rings = {ring: tuple(m for m in members if m not in out) for ring, members in self._rings.items()}
         leave: list[MembershipInstruction] = [
-            LeaveOut(member, self.epoch + 1, reason, refused) for member, reason in out.items()
+            LeaveOut(member, self.epoch + 1, out[member], refused)
+            for member in sorted(out, key=lambda each: each not in known)  # first those who are the cause
         ]
         empty = [ring for ring, members in self._rings.items() if not members]
         if empty:

@@ -21,6 +21,8 @@ STATE = DriverState(
     opened=3,
     updates={"c0": 20, "c1": 18},
     averaged={"c0": 16, "c1": 15},
+    begun={"c0": 5, "c1": 5},
+    stopping=False,
     snapshots={3: {"c1": 18}},
     elapsed_s=60.0,
 )

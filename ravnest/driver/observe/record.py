@@ -12,19 +12,19 @@ from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
-from ravnest.driver.observe.link_figures import LinkFigures, LinkReport
+from ravnest.driver.observe.link_figures import LinkFigures
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.recent_rate import RecentRate
 from ravnest.driver.observe.stage_times import StageTimes
 from ravnest.driver.stage_watch import Suspicion
 from ravnest.driver.standing import Standing
-from ravnest.errors import RunFailed
+from ravnest.errors import WrongMessage
 from ravnest.pipeline import stage_place
 from ravnest.recovery import Replaced, Restored, TryFailed
 from ravnest.stage import messages as m
 from ravnest.training.losses import Metric
 from ravnest.training.named_measures import Measure
-from ring_allreduce.transport import strangers_in_words
+from ring_allreduce.transport import Message, strangers_in_words
 
 PROGRESS_EVERY_S = 1.0
 _PHASE_NAMES = {
@@ -33,8 +33,6 @@ _PHASE_NAMES = {
     ins.RunPhase.EVALUATING: ("evaluating", "the final weights on the held-out set"),
     ins.RunPhase.DONE: ("saving", ""),
 }
-
-Report = m.RoundMerged | m.WindowTuned | m.BackwardSplit | m.MemoryPeaks | m.ImitationLateness | LinkReport
 
 
 @dataclass
@@ -169,10 +167,10 @@ class RunRecord:
     def updated(self, stage: str, message: m.Updated) -> None:
         """A stage has made an update: the staleness of its gradients, and from a last stage the losses.
 
-        Raises RunFailed, which names the stage, for an update without a gradient, or of a last stage without a loss.
+        Raises WrongMessage for an update without a gradient, or of a last stage without a loss.
         """
         if not message.staleness or (stage in self._last_stages and not message.losses):
-            raise RunFailed(f"{stage} sent {message}, an update of no micro-batch")
+            raise WrongMessage(stage, f"sent {message}, an update of no micro-batch")
         self.times.told(stage, message.spent, message.update)
         cluster, index = stage_place(stage)
         tally = self._tallies[cluster]
@@ -205,9 +203,18 @@ class RunRecord:
         for address, count in connections.items():
             self._emit(report.NoticeEvent(f"{where} has {strangers_in_words(address, count)}"))
 
-    def reported(self, stage: str, message: Report) -> None:
-        """A stage reports what it has done or found, by which nothing else is decided."""
+    def reported(self, stage: str, message: Message) -> None:
+        """Take what a stage says, as far as it is to be recorded. Raises WrongMessage as `updated` does, and for an
+        evaluation of other metrics than the job's."""
         match message:
+            case m.Updated():
+                self.updated(stage, message)
+            case m.RoundsFinished():
+                self.times.told(stage, message.spent)
+            case m.StrangersRefused():
+                self.strangers(stage, message.connections)
+            case m.EvaluationFinished() if len(message.metrics) != len(self._metrics):
+                raise WrongMessage(stage, f"sent {message}, which has not the job's {len(self._metrics)} metrics")
             case m.RoundMerged():
                 self.merged(stage, message)
             case m.WindowTuned():
@@ -226,10 +233,6 @@ class RunRecord:
         self.tensor_bytes[stage] = message.tensor_bytes
         cluster, index = stage_place(stage)
         self._writer.write("memory", self._now_s, cluster=cluster, stage=index, tensor_bytes=message.tensor_bytes)
-
-    def finished(self, stage: str, message: m.RoundsFinished) -> None:
-        """A stage has merged all rounds that it was told to finish."""
-        self.times.told(stage, message.spent)
 
     def merged(self, stage: str, message: m.RoundMerged) -> None:
         """A stage has merged a round."""
@@ -317,11 +320,6 @@ class RunRecord:
     def checkpoint_refused(self, round_: int, reason: str) -> None:
         """The disk has refused the checkpoint of a round."""
         self._emit(report.CheckpointRefusedEvent(self._rounds_before + round_, reason))
-
-    def require_metrics(self, stage: str, message: m.EvaluationFinished) -> None:
-        """Raises RunFailed, which names the stage, for an evaluation of other metrics than the job's."""
-        if len(message.metrics) != len(self._metrics):
-            raise RunFailed(f"{stage} sent {message}, which has not the job's {len(self._metrics)} metrics")
 
     def evaluated(self, done: ins.RecordEvaluation) -> None:
         """The held-out set has passed through the stages."""

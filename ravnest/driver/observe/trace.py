@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ravnest.errors import RunFailed
+from ravnest.errors import WrongMessage
 from ravnest.pipeline import stage_place
 from ravnest.pipeline.time_ledger import WAITS
 from ravnest.stage import messages as m
@@ -51,13 +51,13 @@ class RunTrace:
         self._kinds: dict[str, int] = {}
 
     def take(self, stage: str, piece: m.Spans) -> None:
-        """Add a piece of a stage's timeline. Raises RunFailed for a piece whose columns differ in length."""
+        """Add a piece of a stage's timeline. Raises WrongMessage for a piece whose columns differ in length."""
         rows = self._rows[stage]
         columns = (piece.lanes, piece.kinds, piece.numbers, piece.began_s, piece.ended_s)
         if len({len(column) for column in columns}) != 1:
-            raise RunFailed(f"{stage} sent a piece of its timeline whose columns differ in length")
+            raise WrongMessage(stage, "sent a piece of its timeline whose columns differ in length")
         if len(rows.lanes) + len(piece.lanes) > SPANS_A_STAGE or len({*self._kinds, *piece.kinds}) > _MOST_KINDS:
-            raise RunFailed(f"{stage} sent more of its timeline than a stage keeps")
+            raise WrongMessage(stage, "sent more of its timeline than a stage keeps")
         rows.lanes.extend(piece.lanes)
         rows.kinds.extend(self._kinds.setdefault(kind, len(self._kinds)) for kind in piece.kinds)
         rows.numbers.extend(piece.numbers)

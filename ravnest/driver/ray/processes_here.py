@@ -7,12 +7,12 @@ those that another driver has started their messages alone.
 
 import os
 import signal
-import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import psutil
 
+from ravnest.stage.own_process import process_space
 from ravnest.stage.setup import StageAddress
 
 _SAME_S = 1.0
@@ -29,8 +29,8 @@ class ProcessesHere:
 
     def add(self, stages: Mapping[str, StageAddress]) -> None:
         """Watch these too. A stage that is known already has another process now."""
-        here = socket.gethostname()
-        self._processes |= {stage: _process(at) for stage, at in stages.items() if at.hostname == here}
+        here = process_space()
+        self._processes |= {stage: _process(at) for stage, at in stages.items() if at.machine == here}
 
     @property
     def stages(self) -> list[str]:

@@ -3,9 +3,10 @@
 import math
 
 from ravnest.driver.accounts import RunShape, SampleAccounts
+from ravnest.driver.standing import Standing
 
 
-def accounts(**changes):
+def accounts(standing=None, **changes):
     shape = {
         "clusters": {"a": 1, "b": 2},
         "evaluators": ("a", "b"),
@@ -15,7 +16,7 @@ def accounts(**changes):
         "evaluate_every": 100,
         "held_out_batches": 0,
     }
-    return SampleAccounts(RunShape(**{**shape, **changes}))
+    return SampleAccounts(RunShape(**{**shape, **changes}), standing)
 
 
 def after_a_loss():
@@ -92,3 +93,26 @@ def test_a_cluster_that_is_expected_begins_where_its_share_would_be_and_has_made
     assert (made.samples, made.made_by("c")) == (504, 24)
     assert made.dropped("c") == 24
     assert made.samples == 480
+
+
+def test_what_others_made_before_a_cluster_came_does_not_count_as_its_own_under_another_driver():
+    made = accounts()
+    made.updated("a", 20)
+    made.expected("c", (0.0, 0.5))
+    assert made.begun == {"a": 0, "b": 0, "c": 10}
+    made.updated("c", 12)
+    standing = Standing(
+        clusters=("a", "b", "c"),
+        epoch=3,
+        committed=0,
+        opened=0,
+        updates=dict(made.updates),
+        averaged=made.averaged,
+        snapshots={},
+        knows={},
+        evaluation=0,
+        elapsed_s=60.0,
+        begun=made.begun,
+    )
+    again = accounts(clusters={"a": 1, "b": 2, "c": 1}, standing=standing)
+    assert (again.samples, again.made_by("c")) == (made.samples, made.made_by("c")) == (22 * 12, 2 * 12)

@@ -1,16 +1,22 @@
 """Processes of a lost cluster, played by the test: c0 has two stages, c1 one."""
 
 import math
+from dataclasses import replace
 
+import pytest
+
+from cluster_planner import Fleet
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
 from ravnest.driver.instructions import RecordClusterLost
 from ravnest.driver.run_rings import RunRings
-from ravnest.errors import InvalidInput
-from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements, TryFailed
+from ravnest.errors import InvalidInput, NodeNotThere
+from ravnest.recovery import with_nodes
+from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements, StartCluster, TryFailed
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import InProcessNetwork, PeerAddress
-from tests.support.local import setups_of, tiny_job
+from tests.support.local import setups_by, setups_of, tiny_job
+from tests.unit.ravnest.recovery.test_replacing import slow_machines
 
 HERE = PeerAddress("127.0.0.1", 5000, 5001)
 
@@ -157,3 +163,76 @@ def test_a_cluster_that_has_no_place_leaves_nobody_standing_by():
     bench.starts.replacements.node_left(bench.rings.plan.cluster("c0").stages[0].node)
     bench.turn(FIRST_WAIT_S)
     assert ["c0.s0", "c0.s1"] in bench.processes.ended
+
+
+class Recut(Bench):
+    """c0 has lost the node of its second stage for good. `refuses` says why a start is refused, where it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.job = tiny_job()
+        self.before = self.rings.plan
+        self.gone = self.before.cluster("c0").stages[1].node
+        replacements = Replacements(self.before, start_s=30.0)
+        self.starts = ClusterStarts(replacements, self.processes, self.setups, lambda found, nodes: None)
+        self.processes.nodes -= {self.gone}
+        replacements.lost("c0", 0, 0.0)
+        self.unfit = False
+
+    def setups(self, plan):
+        made = setups_by(plan, self.job)
+        if self.unfit:
+            return {
+                name: replace(setup, segments=tuple(replace(one, parameters=()) for one in setup.segments))
+                for name, setup in made.items()
+            }
+        return made
+
+    def consistent(self):
+        """Whether the stages of each cluster are those that the plan has."""
+        plan = self.rings.plan
+        return all(len(self.rings.of_cluster(each.name)) == len(each.stages) for each in plan.clusters)
+
+
+@pytest.mark.parametrize("unfit", [True, False])
+def test_cuts_that_cannot_be_are_forgotten_and_do_not_hinder_other_clusters(unfit):
+    bench = Recut()
+    if unfit:
+        bench.unfit = True
+    else:
+        bench.processes.refusal = NodeNotThere("no live Ray node is 'desk'")
+    (failed,) = bench.turn(FIRST_WAIT_S)
+    assert isinstance(failed, TryFailed)
+    assert bench.starts.replacements.plan == bench.rings.plan == bench.before
+    bench.unfit, bench.processes.refusal = False, None
+    bench.starts.replacements.lost("c1", 0, FIRST_WAIT_S)
+    now_s = 2 * FIRST_WAIT_S
+    bench.turn(now_s)
+    assert bench.consistent()
+    assert set(bench.processes.begun[0]) == {"c1.s0"}
+    bench.turn(now_s + failed.again_s)
+    assert [list(each) for each in bench.processes.begun[1:]] == [["c0.s0"]]
+    assert bench.consistent()
+
+
+def test_a_further_cluster_that_is_refused_is_tried_again_and_the_run_does_not_have_it_before():
+    bench = Bench()
+    plan = bench.rings.plan = slow_machines(bench.rings.plan)
+    replacements = Replacements(plan, start_s=30.0, further=["j0"])
+    bench.starts = ClusterStarts(
+        replacements, bench.processes, lambda made: setups_by(made, tiny_job()), lambda *_: None
+    )
+    node = replace(plan.fleet.nodes[0], name="new", flops_per_s=1e8)
+    grown = with_nodes(plan, Fleet((node,)), ["new"])
+    bench.processes.nodes.add("new")
+    replacements.lost("c1", 0, 0.0)
+    replacements.node_joined(grown, "new", 0.0)
+    assert bench.turn(FIRST_WAIT_S) == [], "c1 is started where it was"
+    bench.processes.refusal = NodeNotThere("no live Ray node is 'new'")
+    (failed,) = bench.turn(LOOK_AGAIN_S)
+    assert isinstance(failed, TryFailed)
+    assert (failed.cluster, replacements.plan) == ("j0", grown)
+    bench.processes.refusal = None
+    (order,) = bench.turn(LOOK_AGAIN_S + failed.again_s)
+    assert isinstance(order, StartCluster)
+    assert set(bench.rings.of_cluster("j0")) == {"j0.s0"}

@@ -326,10 +326,31 @@ def test_what_contradicts_the_run_ends_it_and_names_the_sender(name):
 
 
 @pytest.mark.parametrize(("round_", "ring"), [(1, 1), (1, 0), (10**9, 0), (1, 10**9)])
-def test_a_report_of_a_ring_or_round_that_is_none_of_the_sender_s_ends_a_run_whose_rings_re_form(round_, ring):
+def test_a_report_of_a_ring_or_round_that_is_none_of_the_sender_s_costs_its_cluster(round_, ring):
     owner = RoundOwner(RINGS, average_every=24, on_loss="reform", clusters={"a.s0": "a", "a.s1": "a", "b.s0": "b"})
-    with pytest.raises(RunFailed, match=r"a\.s0 contradicts the state of the run: it reported"):
-        c.RunControl(SHAPE, owner).handle("a.s0", m.RingFinishedMessage(round=round_, ring=ring, epoch=0))
+    run = c.RunControl(replace(SHAPE, stands_by=True), owner)
+    out = run.handle("a.s0", m.RingFinishedMessage(round=round_, ring=ring, epoch=0))
+    (lost,) = of(out, ins.RecordClusterLost)
+    assert lost.reason.startswith("a.s0 contradicts the state of the run: it reported")
+    assert (lost.cluster, lost.left, lost.standing_by) == ("a", ("b",), ())
+    assert [order.epoch for order in of(out, ins.ReformRings)] == [1]
+
+
+def test_a_cluster_may_rest_while_it_waits_for_a_round_has_drained_or_follows():
+    run = control()
+    for last, update in (("a", 0), ("b", 0)):
+        updated(run, last, update)
+    assert run.rounds.opened == 1
+    assert run.resting == frozenset()
+    run.handle("a.s0", m.ContributionFinishedMessage(round=1, update=1))
+    assert run.resting == frozenset(), "the others wait for a.s1"
+    run.handle("a.s1", m.ContributionFinishedMessage(round=1, update=1))
+    assert run.resting == {"a"}
+    ring_finished(run, 1)
+    assert run.resting == frozenset()
+    run.stop(evaluate=True)
+    drained(run, "b", 1)
+    assert run.resting == {"b"}
 
 
 def test_a_drained_report_that_overtakes_an_update_still_counts():

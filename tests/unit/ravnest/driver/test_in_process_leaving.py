@@ -110,3 +110,18 @@ def test_clusters_that_leave_die_and_come_back_at_any_moment_leave_equal_anchors
     assert anchors_agree(run)
     assert all(each.samples == 0 for each in run.result.lost if each.with_notice)
     assert run.control.samples <= counted(run)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_one_that_leaves_saves_what_the_run_has_when_the_others_are_lost_meanwhile(turns):
+    run = local_run(tiny_job(**{**JOB, "average_every": 100_000}), parts=(2, 1))
+    forward(run, 50)
+    leave(run, "c1")
+    forward(run, turns)
+    run.lose("c0.s1")
+    result = run.run()
+    assert run.control.begins_again == "killed"
+    assert run.control.updates["c1"] > 0
+    assert result.begun[-1].updates == dict(run.control.updates)
+    assert result.checkpoints
+    assert [each.cluster for each in result.lost] == ["c0"]

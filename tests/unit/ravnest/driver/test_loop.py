@@ -31,8 +31,10 @@ from ravnest.driver.session import run_control
 from ravnest.driver.stage_watch import NOBODY_HEARD_S, StageWatch
 from ravnest.errors import NodeLost, NotWritten, RunFailed
 from ravnest.stage import messages as m
+from ravnest.stage import state_messages as sm
 from ravnest.stage.assembling import assemble, batch_source
 from ravnest.stage.executor import InlineExecutor
+from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane, Outbox, PeerAddress
 from tests.support.local import setups_of, tiny_job
@@ -70,7 +72,7 @@ class Bench:
         self.setups, self.plan = setups_of(self.job, parts=(2, 1))
         assert list(self.setups) == STAGES
         network = InProcessNetwork(now=self.now)
-        driver = network.endpoint(m.DRIVER, m.codec())
+        self.driver = driver = network.endpoint(m.DRIVER, m.codec())
         self.stages = {name: network.endpoint(name, m.codec()) for name in STAGES}
         network.connect_all()
         self.folder = RunFolder(path)
@@ -426,3 +428,54 @@ def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     later = ResumedRun.load(again.folder, again.plan, again.job)
     assert later.samples >= 240
     assert later.rounds == resumed.rounds + again.control.rounds_committed
+
+
+def test_a_run_that_is_saved_because_nobody_stays_is_told_to_begin_again(tmp_path):
+    bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 10_000})
+    stages = runtimes(bench, states_for(bench.setups, bench.plan, bench.job, None))
+    for turn in range(5_000):
+        bench.turn(after_s=0.01)
+        for stage in stages.values():
+            if not stage.stopped:
+                stage.turn(0.0)
+        if turn == 100:
+            (drain,) = bench.control.leave("c0", "it was asked to")
+            bench.driver.send(drain.peer, Lane.PIPELINE, drain.message)
+            bench.news.ends.append(StageEnded("c1.s0", None, "its process was killed"))
+            bench.now_s += 1.0
+        if bench.control.phase is ins.RunPhase.DONE:
+            break
+    bench.news.ends += [StageEnded(name, StageOutcome()) for name in STAGES]
+    with pytest.raises(NodeLost, match=r"c1\.s0 on node 'tower' died"):
+        bench.loop.run()
+    bench.writer.close()
+    assert ResumedRun.load(bench.folder, bench.plan, bench.job).samples == bench.control.samples > 0
+
+
+def test_a_stage_that_fails_for_want_of_memory_or_disk_costs_its_cluster_alone(bench):
+    bench.start()
+    bench.news.ends.append(StageEnded("c0.s1", StageOutcome("no memory", "Traceback: many lines", of_machine=True)))
+    bench.turn(after_s=1.0)
+    (event,) = lost(bench)
+    assert event.reason.startswith("c0.s1: no memory (details in ")
+    assert bench.control.clusters.training == ["c1"]
+
+
+def test_a_stage_that_sends_what_none_sends_costs_its_cluster_alone(bench):
+    bench.start()
+    bench.say("c0.s1", sm.StatePiece(round=1, file="segment-000.safetensors", offset=0, last=False), torch.zeros(1))
+    bench.turn()
+    (event,) = lost(bench)
+    assert "c0.s1 sent segment-000.safetensors for a checkpoint of round 1, which is not open" in event.reason
+
+
+def test_a_computation_that_hangs_costs_its_cluster_while_the_others_compute(bench):
+    bench.start()
+    for second in range(int(STALL_FLOOR_S) + 10):
+        for stage in STAGES:
+            bench.say(stage, m.Alive(finished=second if stage == "c1.s0" else min(second, 5)))
+        bench.turn(after_s=1.0)
+    (event,) = lost(bench)
+    assert (event.cluster, event.left) == ("c0", ("c1",))
+    assert "no stage of c0 has computed anything" in event.reason
+    assert bench.control.phase is ins.RunPhase.TRAINING

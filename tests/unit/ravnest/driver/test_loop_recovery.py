@@ -3,7 +3,9 @@
 import pytest
 
 from ravnest.driver.arrivals import NodeArrivals
-from ravnest.driver.cluster_starts import ClusterStarts, Recovery
+from ravnest.driver.cluster_starts import ClusterStarts
+from ravnest.driver.departures import NodeDepartures
+from ravnest.driver.loop_parts import Recovery
 from ravnest.driver.node_requests import NodeRequest, RunRequest
 from ravnest.driver.observe.place_events import ClusterReplannedEvent
 from ravnest.driver.observe.report import (
@@ -75,6 +77,7 @@ class Recovering(Bench):
             StateDonors(self.rings, driver, lambda restored: None),
             StateHandover(read, InlineDisk(), outbox, driver),
             NodeArrivals(replacements, self.record),
+            NodeDepartures(starts, self.control, self.rings, self.record),
             SlowNodes(replacements, self.record),
             requests,
         )

@@ -128,3 +128,72 @@ def test_a_stage_whose_actor_is_lost_lives_as_long_as_it_is_heard():
     lost = [("c0.s0", "stage c0.s0 on node 'desk' died: the actor is gone")]
     assert watch.silent(10.0 + UNWATCHED_S) == lost
     assert watch.silent(10.0 + UNWATCHED_S) == [], "it is told once"
+
+
+THREE = {"c0.s0": "desk", "c0.s1": "laptop", "c1.s0": "tower"}
+
+
+class Computing:
+    """Three stages that live; those of `busy` finish a computation every so many seconds."""
+
+    def __init__(self, busy, every_s=1):
+        self.watch = StageWatch(THREE, 0.0)
+        self.now_s, self.busy, self.every_s, self.found = 0, set(busy), every_s, []
+        self.resting = set()
+
+    def go_on(self, seconds):
+        for _ in range(seconds):
+            self.now_s += 1
+            for stage in THREE:
+                works = stage in self.busy and self.now_s % self.every_s == 0
+                self.watch.heard(stage, float(self.now_s), progress=works)
+                if works:
+                    self.watch.computed(stage, float(self.now_s))
+            self.found += self.watch.hung(float(self.now_s), resting=self.resting)
+            assert self.watch.silent(float(self.now_s)) == []
+        return self
+
+
+def test_a_cluster_that_computes_nothing_is_hung_and_the_stage_is_named_that_stopped_first():
+    run = Computing(THREE).go_on(20)
+    run.busy -= {"c0.s1"}
+    run.go_on(3)
+    run.busy -= {"c0.s0"}
+    run.go_on(int(STALL_FLOOR_S))
+    assert run.found == []
+    ((stage, reason),) = run.go_on(1).found
+    assert stage == "c0.s1"
+    assert "stage c0.s1 on node 'laptop' answers, but no stage of c0 has computed anything for 61 s" in reason
+
+
+def test_a_stage_that_waits_for_its_neighbours_is_not_hung():
+    run = Computing(("c0.s0", "c1.s0")).go_on(300)
+    assert run.found == []
+
+
+def test_a_cluster_that_waits_for_a_round_is_not_hung_and_the_one_that_it_waits_for_is():
+    run = Computing(THREE).go_on(20)
+    run.busy = set()
+    run.go_on(5)
+    run.resting = {"c1"}
+    ((stage, _),) = run.go_on(int(STALL_FLOOR_S) - 4).found
+    assert stage.startswith("c0")
+    run.resting = set()
+    run.watch.forget("c0.s0")
+    run.watch.forget("c0.s1")
+    assert len(run.go_on(int(STALL_FLOOR_S) - 5).found) == 1, "c1 has a whole deadline again"
+
+
+@pytest.mark.parametrize("usual_s", [1, 3, 7])
+def test_a_cluster_that_has_become_ten_times_as_slow_is_not_hung(usual_s):
+    run = Computing(THREE, usual_s).go_on(40 * usual_s)
+    run.busy, run.every_s = {"c0.s0", "c1.s0"}, 10 * usual_s
+    assert run.go_on(30 * usual_s).found == []
+
+
+def test_where_all_have_stopped_nobody_is_named_for_sure():
+    run = Computing(THREE).go_on(20)
+    run.busy = set()
+    with pytest.raises(NodeLost, match="no stage has made progress"):
+        run.go_on(int(STALL_FLOOR_S) + 5)
+    assert run.found == []

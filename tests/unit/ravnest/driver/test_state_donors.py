@@ -77,3 +77,16 @@ def test_a_newcomer_that_holds_nothing_gives_nothing(bench):
     bench.reform("c1", "c2")
     bench.donors.turn(11.0)
     assert bench.told("c2.s0") == [((0, "c0.s0"),)]
+
+
+def test_a_lost_stage_that_says_late_that_it_holds_the_anchor_gives_nothing(bench):
+    """Its cluster may have been cut otherwise since, so that the plan has no such stage any more."""
+    bench.reform("c2", lost=["c1.s0"])
+    for ghost in ("c1.s0", "c1.s9"):
+        bench.donors.take(ghost, m.StageStarted(process_bytes=1), 11.0)
+    bench.donors.turn(11.0)
+    assert bench.told("c2.s0") == [((0, "c0.s0"),)]
+    bench.reform("c1", "c2")  # it has joined again, with nothing in hand
+    bench.donors.take("c2.s0", dm.SourceFailed(ring=0, donor="c0.s0", reason="it is slow"), 12.0)
+    assert bench.donors.turn(12.0) == ["c2"]
+    assert bench.told("c2.s0") == []

@@ -26,9 +26,10 @@ class Crash(Exception):
 class TakenOver:
     """A run whose drivers are killed."""
 
-    def __init__(self, parts, **changes):
+    def __init__(self, parts, *, stands_by=False, **changes):
         self.job = tiny_job(**{**JOB, **changes})
-        self.run = local_run(self.job, parts=parts)
+        self.stands_by = stands_by
+        self.run = local_run(self.job, parts=parts, stands_by=stands_by)
         self.setups, self.plan = setups_of(self.job, parts=parts)
         self.term = 0
         self.run.remember = self.remember
@@ -72,7 +73,8 @@ class TakenOver:
             standing = Standing.of(state, positions, counts)
             self.standing = standing
             total = self.job.stop.samples
-            return run_control(self.plan, self.job, self.setups, 10, total, state.start, standing=standing), standing
+            arguments = self.plan, self.job, self.setups, 10, total, state.start
+            return run_control(*arguments, stands_by=self.stands_by, standing=standing), standing
 
         self.run.take_over(self.term, standing_at)
 
@@ -147,5 +149,26 @@ def test_a_run_that_was_draining_ends_with_the_driver_that_takes_it_over():
         drivers.run.turn()
     drivers.take_over()
     assert drivers.standing.draining == {"c0", "c1"}
+    assert drivers.standing.stopping
     drivers.run.run()
+    assert drivers.run.control.begins_again is None
     drivers.check_end()
+
+
+def test_where_only_a_cluster_is_left_that_was_leaving_all_is_saved_and_the_run_begins_again():
+    drivers = TakenOver((1, 2))
+    run = drivers.run
+    while run.control.rounds_committed < 1:
+        run.turn()
+    run.follow(run.control.leave("c1", "it was asked to"))
+    run.turn()
+    drivers.remember()
+    run.switch_off("c0.s0")
+    drivers.take_over()
+    assert (drivers.standing.draining, drivers.standing.stopping) == ({"c1"}, False)
+    run.run()
+    assert run.control.begins_again is not None
+    assert not run.control.stopping
+    assert run.control.accounts.averaged == dict(run.control.updates), "nothing that c1 has made is lost"
+    assert run.result.begun[-1].updates == dict(run.control.updates), "and it is in the last checkpoint"
+    assert run.result.checkpoints

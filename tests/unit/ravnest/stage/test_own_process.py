@@ -2,15 +2,26 @@
 
 import signal
 import threading
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import InvalidInput, NodeLost, RunFailed, WrongMessage
 from ravnest.stage.line import Line
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.orphan import LEAVE_S, Leash
-from ravnest.stage.own_process import StageOrder, StageOutcome, heard, notice_on_sigterm, packed, serve, told
+from ravnest.stage.own_process import (
+    StageOrder,
+    StageOutcome,
+    heard,
+    notice_on_sigterm,
+    packed,
+    process_space,
+    serve,
+    told,
+)
 from ring_allreduce.transport import PeerAddress
 from tests.support.local import setups_of, tiny_job
 
@@ -155,3 +166,52 @@ def test_in_another_thread_no_handler_is_set() -> None:
     thread.start()
     thread.join(10.0)
     assert inside == [before]
+
+
+def test_the_id_of_a_process_counts_in_one_namespace_of_one_start_of_a_machine(tmp_path: Path) -> None:
+    def machine(name: str, boot: str, namespace: str) -> Path:
+        (tmp_path / name / "sys/kernel/random").mkdir(parents=True)
+        (tmp_path / name / "sys/kernel/random/boot_id").write_text(f"{boot}\n")
+        (tmp_path / name / "self/ns").mkdir(parents=True)
+        (tmp_path / name / "self/ns/pid").symlink_to(namespace)
+        return tmp_path / name
+
+    known = [
+        machine("this", "b1", "pid:[1]"),
+        machine("container", "b1", "pid:[2]"),
+        machine("other", "b2", "pid:[1]"),
+        tmp_path / "a system without /proc",
+    ]
+    spaces = [process_space(proc) for proc in known]
+    assert len(set(spaces)) == 4
+    assert [process_space(proc) for proc in known] == spaces
+
+
+def caused(error: Exception, by: BaseException) -> Exception:
+    error.__cause__ = by
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "here"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (OSError(28, "No space left on device"), True),
+        (caused(RunFailed("the reader has not answered"), TimeoutError()), True),
+        (NodeLost("the driver has been silent"), True),
+        (WrongMessage("c0.s0", "sent what none sends"), True),
+        (FileNotFoundError(2, "No such file", "words.txt"), False),
+        (PermissionError(13, "Permission denied", "words.txt"), False),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), False),
+        (RunFailed("the loss of micro-batch 3 is nan: diverged"), False),
+        (ValueError("the user's own"), False),
+    ],
+)
+def test_what_another_machine_may_have_is_told_from_what_the_job_does_wrong_on_every_machine(
+    error: Exception, here: bool
+) -> None:
+    starter = Starter(order(), told({"driver": Process.address}))
+    serve(starter, Watched(), lambda setup, host: cast("Any", made(error)))
+    assert starter.heard[-1].of_machine is here

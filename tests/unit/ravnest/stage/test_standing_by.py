@@ -2,9 +2,12 @@
 
 import torch
 
+from ravnest.stage import messages as m
 from ravnest.stage.assembling import standing_by
 from ravnest.stage.standing_by import kept_state
+from ring_allreduce.transport import Lane
 from tests.support.local import local_run, tiny_job
+from tests.unit.ravnest.driver.test_taking_over import TakenOver
 
 OUTER = {"outer": {"nesterov": {"lr": 0.7, "momentum": 0.9}}}
 
@@ -38,3 +41,28 @@ def test_only_one_that_is_told_to_stands_by():
     assert not stood.stopped
     assert stood.rounds is None
     assert "c1.s0" not in run.control.clusters.stages
+
+
+def test_what_an_earlier_driver_says_has_no_effect_on_one_that_stood_by_and_joins_again():
+    drivers = TakenOver((2, 2), stands_by=True)
+    run = drivers.run
+    drivers.forward(40)
+    drivers.take_over()
+    drivers.forward(5)
+    run.lose("c1.s1")
+    run.turn()
+    run.rejoin("c1")
+    run.driver.epoch = 0
+    run.driver.send("c1.s0", Lane.PIPELINE, m.Stop())
+    run.driver.epoch = 1
+    run.turn()
+    assert not run.stages["c1.s0"].stopped, "while it joins"
+    while not run.result.trains:
+        run.turn()
+    run.driver.epoch = 0
+    run.driver.send("c1.s0", Lane.PIPELINE, m.Stop())
+    run.driver.epoch = 1
+    run.turn()
+    assert not run.stages["c1.s0"].stopped, "when it trains"
+    run.run()
+    drivers.check_end()

@@ -53,7 +53,7 @@ def test_an_epoch_begins_when_everybody_is_in_it():
 def test_a_lost_member_takes_its_cluster_along_and_is_told():
     machine = owner()
     answer(machine)
-    told_0, told_1, reform = machine.handle(ev.MemberLost("a1", "killed"))
+    told_1, told_0, reform = machine.handle(ev.MemberLost("a1", "killed"))
     assert told_0 == ev.LeaveOut("a0", 2, "with 'a1': killed", False)
     assert told_1 == ev.LeaveOut("a1", 2, "killed", False)
     rings = {"r0": ("b0", "c0"), "r1": ("b0", "c1")}

@@ -196,7 +196,7 @@ def test_where_the_time_went_is_told_with_the_progress_and_ends_steady_at_the_dr
         watched.record.updated("a.s0", m.Updated(update=number, staleness=(0,), losses=(), lr=0.1, spent=spent))
         watched.tick(float(number), a=number, b=0)
     watched.record.phase(ins.RunPhase.DRAINING)
-    watched.record.finished("a.s0", m.RoundsFinished(up_to=1, spent={"forward": 4.0, "input": 1.0, "drain": 5.0}))
+    watched.record.reported("a.s0", m.RoundsFinished(up_to=1, spent={"forward": 4.0, "input": 1.0, "drain": 5.0}))
     assert watched.record.times.steady("a.s0").compute == 1.0
     assert watched.record.times.overall("a.s0").compute == 0.4
     lines = watched.lines("time")

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from ravnest.driver.ray.processes_here import ProcessesHere
+from ravnest.stage.own_process import process_space
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
 
@@ -31,14 +32,15 @@ class Process:
         return str(psutil.STATUS_RUNNING)
 
 
-def place(pid: int, hostname: str | None = None, began_s: float = 100.0) -> StageAddress:
-    here = socket.gethostname() if hostname is None else hostname
+def place(pid: int, machine: str | None = None, began_s: float = 100.0) -> StageAddress:
+    here = process_space() if machine is None else machine
     return StageAddress(PeerAddress("127.0.0.1", 5000, 5001), here, pid, 1, began_s=began_s)
 
 
 def test_ends_of_this_machine_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage d is on a machine that has the name of this one."""
     monkeypatch.setattr(psutil, "Process", Process)
-    stages = {"a": place(1), "b": place(404), "c": place(3, began_s=7.0), "d": place(4, hostname="elsewhere")}
+    stages = {"a": place(1), "b": place(404), "c": place(3, began_s=7.0), "d": place(4, machine=socket.gethostname())}
     adopted = ProcessesHere(stages)
     assert [stage for stage in stages if adopted.is_gone(stage)] == ["b", "c"]
     assert adopted.ids == [1]

@@ -1,6 +1,5 @@
 """Stages as Ray's actors, with stand-ins for Ray and for the process of a stage."""
 
-import socket
 from collections.abc import Callable, Container
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +12,7 @@ from ravnest.driver.ray.session import RayNode
 from ravnest.driver.ray.stage_actors import SAYS_HOW_S, RayCluster
 from ravnest.errors import InvalidInput, NodeLost
 from ravnest.stage.messages import START_DEADLINE_S
-from ravnest.stage.own_process import StageOutcome, told
+from ravnest.stage.own_process import StageOutcome, process_space, told
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import PeerAddress
 from tests.support.local import setups_of, tiny_job
@@ -192,7 +191,7 @@ def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(mon
     assert made.ended() == []
 
 
-GONE = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), socket.gethostname(), 2**30, 2)
+GONE = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), process_space(), 2**30, 2)
 """Of a process of this machine that has ended."""
 
 
