@@ -6,16 +6,16 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.page import cost, pictures
+from experiments.page import cost, live, pictures
 
 TITLE = "The page of a run"
 INTRO = (
     "What does the page cost, of a run of 64 nodes and of one of 1,000? The run is generated: a process writes its "
     "metrics.jsonl as a run does, `ravnest watch` serves it, and a browser without a window looks at it. "
-    "docs/page.md shows the pictures."
+    "docs/page.md shows the pictures. And how soon does it show what happens?"
 )
 
-PARTS: Mapping[str, Callable[..., Part]] = {"cost": cost.run, "pictures": pictures.run}
+PARTS: Mapping[str, Callable[..., Part]] = {"cost": cost.run, "live": live.run, "pictures": pictures.run}
 
 
 def main(arguments: list[str] | None = None) -> int:

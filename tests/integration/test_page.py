@@ -1,8 +1,7 @@
 """The pages in a real browser: a run that was recorded, one that the test writes while it is watched, and a plan."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -14,6 +13,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from cluster_planner import predicted_again
 from experiments.page.browser import BROWSER, DRIVER, MISSING, browser, emulate
+from experiments.page.generated_run import GeneratedRun
+from experiments.page.live import EVENTS, begun, happens
+from experiments.scale.fleets import home_plan as home_plan_of
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.views.progress import event_line
 from ravnest.driver.observe import report
@@ -29,18 +31,9 @@ pytestmark = [
 ]
 SUPPORT = Path(__file__).parents[1] / "support"
 WAIT_S = 60
-LIVE = [
-    report.NoticeEvent("tablet fell behind"),
-    report.EvaluatedEvent(96, 3.25, {}, final=False),
-    report.CheckpointWrittenEvent(Path("r/checkpoints/checkpoint-000001"), 1),
-    report.CheckpointRefusedEvent(2, "no space left on device"),
-    report.ClusterLostEvent("c1", "c1.s2", "school-laptop", "its process was killed", 64, ("c0",)),
-    report.ReplacementFailedEvent("c1", "school-laptop does not answer", 5.0),
-    report.NodesSharedOutEvent("c1", ("living-room-nuc",), "no node for c1.s2"),
-    report.ClusterReplacedEvent("c1", {"c1.s0": "living-room-nuc"}, 3, 12.0, 64),
-    report.RestartedEvent("all clusters are gone", "checkpoint-000001", 5.0, planned_anew=False),
-    report.PhaseEvent("draining", "the micro-batches in flight are finished"),
-]
+SHOWN_WITHIN_VIEWS = 5
+"""A view comes once a second at most, so these are seconds of the page's own."""
+FALLS_WITHIN_VIEWS = 10
 
 
 class Page:
@@ -85,6 +78,12 @@ def opened(driver: Any, page: Page) -> None:
 
 def until(driver: Any, wanted: Any) -> Any:
     return WebDriverWait(driver, WAIT_S, 0.1).until(lambda _: wanted())
+
+
+def counted_views(driver: Any) -> Callable[[], int]:
+    """A function that says how many views the page has got since now."""
+    driver.execute_script("window.seen = 0; source.addEventListener('view', () => { window.seen++; });")
+    return lambda: int(driver.execute_script("return window.seen"))
 
 
 def texts(driver: Any, selector: str) -> list[str]:
@@ -150,33 +149,26 @@ def test_axe_finds_nothing_serious(driver: Any, shown: Page, width: int, dark: b
 
 
 def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_connection(
-    driver: Any, finished: Page, tmp_path: Path
+    driver: Any, tmp_path: Path
 ) -> None:
-    run = copytree(finished.run, tmp_path / "live")
-    (run / "summary.json").unlink()
-    with (run / "metrics.jsonl").open() as file:
-        lines = [line for line in file if '"kind":"progress"' in line or '"loss"' in line]
-    (run / "metrics.jsonl").write_text("".join(lines[: len(lines) // 2]))
-    lock = RunLock(run)
-
-    def happens(event: report.RunEvent) -> None:
-        line = {"kind": report.kind_of(event), "at_s": 40.0, **report.as_plain(event)}
-        with (run / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    run = tmp_path / "live"
+    lock = begun(run)
 
     def is_listed(event: report.RunEvent) -> bool:
         return event_line(event) in texts(driver, f"#events li[data-kind={report.kind_of(event)}] span")
 
-    happens(report.PhaseEvent("training"))
     page = Page(run)
     opened(driver, page)
     assert texts(driver, "#state") == ["running"]
-    for event in LIVE:
-        happens(event)
+    views = counted_views(driver)
+    for event in EVENTS:
+        happens(run, event)
+        before = views()
         until(driver, lambda event=event: is_listed(event))
+        assert views() - before <= SHOWN_WITHIN_VIEWS
     page.server.stop()
     until(driver, lambda: "connection lost" in texts(driver, "#link.lost")[0] if texts(driver, "#link.lost") else False)
-    happens(replace(LIVE[0], text="while nobody watched"))
+    happens(run, report.NoticeEvent("while nobody watched"))
     page = page.again()
     until(driver, lambda: is_listed(report.NoticeEvent("while nobody watched")))
     until(driver, lambda: not texts(driver, "#link.lost"))
@@ -184,6 +176,26 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
     until(driver, lambda: texts(driver, "#state") == ["failed"])
     driver.get("about:blank")
     page.server.stop()
+
+
+def test_the_loss_of_a_run_that_goes_on_falls_before_ones_eyes(driver: Any, tmp_path: Path) -> None:
+    run = GeneratedRun(tmp_path / "r", home_plan_of(8, 4, 0))
+    lock = RunLock(tmp_path / "r")
+    run.seconds(8)
+    page = Page(tmp_path / "r")
+    opened(driver, page)
+    views = counted_views(driver)
+    first = driver.execute_script("return view.progress.loss")
+    while driver.execute_script("return view.progress.loss") > 0.98 * first:
+        assert views() <= FALLS_WITHIN_VIEWS
+        before = views()
+        run.seconds(1)
+        until(driver, lambda before=before: views() > before)
+    assert float(texts(driver, "#tiles .big")[1]) < first
+    driver.get("about:blank")
+    page.server.stop()
+    run.close()
+    lock.release()
 
 
 def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -> None:
