@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ravnest.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ravnest.experts.announcements import Seen
+    from ravnest.experts.config import ExpertsConfig
 
 experts = typer.Typer(no_args_is_help=True, help="Experts of a layer, hosted by many, found in a hash table.")
 
@@ -91,13 +95,13 @@ def serve(
 def show(
     file: File,
     peer: Peers = None,
+    page: Annotated[bool, typer.Option("--page", help="Show them in a browser on this machine, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the hosts of a grid: how many experts each has, how busy it is, and how long its answers take."""
     from ravnest.dht import new_identity
     from ravnest.experts import load_experts
     from ravnest.experts.announcements import look
-    from ravnest.experts.grid import expert_text
     from ravnest.experts.table_thread import TableThread
 
     config = load_experts(file)
@@ -107,11 +111,39 @@ def show(
         table = TableThread(["0.0.0.0:0"], peer, new_identity(), outwards_only=True)
     except InvalidInput as error:
         raise _with_option(error) from error
+
+    def found() -> dict[str, Any]:
+        return _document(config, table.run(lambda node: look(node, config.places)).result())
+
     try:
-        seen = table.run(lambda node: look(node, config.places)).result()
+        if page:
+            from ravnest.cli.watch import show_members_page
+            from ravnest.page.access import new_token
+
+            show_members_page(found, file, new_token())
+            return
+        document = found()
     finally:
         table.close()
-    hosts: list[dict[str, Any]] = [
+    if as_json:
+        typer.echo(json.dumps(document))
+        return
+    from rich.console import Console
+
+    from ravnest.cli.views.members import show_hosts
+
+    console = Console()
+    console.print(f"{config.name}: {document['hosted']} of {document['experts']} experts are hosted", highlight=False)
+    if document["hosts"]:
+        show_hosts(document["hosts"], console)
+    console.print(f"callers: {len(document['callers'])}", highlight=False)
+
+
+def _document(config: ExpertsConfig, seen: Seen) -> dict[str, Any]:
+    """What the table says of the grid, as JSON has it."""
+    from ravnest.experts.grid import expert_text
+
+    hosts = [
         {
             "host": name,
             "address": f"{news.at.host}:{news.at.pipeline_port}",
@@ -123,19 +155,8 @@ def show(
         }
         for name, news in sorted((name, one.value) for name, one in seen.hosts.items())
     ]
-    if as_json:
-        document = {"name": config.name, "experts": len(config.places), "hosted": len(seen.claims), "hosts": hosts}
-        typer.echo(json.dumps({**document, "callers": sorted(seen.callers), "complete": seen.complete}))
-        return
-    from rich.console import Console
-
-    from ravnest.cli.views.members import show_hosts
-
-    console = Console()
-    console.print(f"{config.name}: {len(seen.claims)} of {len(config.places)} experts are hosted", highlight=False)
-    if hosts:
-        show_hosts(hosts, console)
-    console.print(f"callers: {len(seen.callers)}", highlight=False)
+    whole = {"name": config.name, "experts": len(config.places), "hosted": len(seen.claims), "hosts": hosts}
+    return {**whole, "callers": sorted(seen.callers), "complete": seen.complete}
 
 
 def _with_option(error: InvalidInput) -> InvalidInput:

@@ -20,7 +20,8 @@ def runs(
     """Say which runs there are: running, finished, stopped, failed or killed, and how far each is."""
     from ravnest.results.run_state import states_in
 
-    found = states_in(folder)
+    # A new user's folder has no runs/ yet, which is no mistake; another folder that is not there is one.
+    found = [] if folder == Path("runs") and not folder.exists() else states_in(folder)
     from rich.console import Console
 
     from ravnest.cli.views.run_state import run_document, show_runs
@@ -31,7 +32,7 @@ def runs(
     elif found:
         show_runs(found, Console())
     else:
-        typer.echo(f"no runs in {folder}")
+        typer.echo(f"no runs in {folder} yet: `ravnest run` makes one")
 
 
 def status(

@@ -1,4 +1,4 @@
-"""`ravnest watch`, `ravnest run --page` and `ravnest plan --page`: the page of a run, or of a plan, for a browser.
+"""`ravnest watch`, and `--page` of other commands: the page of a run, a plan or a collaboration, for a browser.
 
 In: the run's folder or the plan, and where to listen. Out: a link with the token that the page wants, and a server
 until Ctrl-C; beside a run it is a process of its own, which ends some seconds after the run has.
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,12 +39,18 @@ Host = Annotated[
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/; or a plan.yaml.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="The run's folder, or its name in runs/; or a plan.yaml, or a collaboration's folder."
+        ),
+    ],
     port: Port = PORT,
     host: Host = LOOPBACK,
     with_run: Annotated[int | None, typer.Option("--with-run", hidden=True)] = None,
 ) -> None:
-    """Show a run in a browser, whether it goes on or has ended; or a plan, to try other places for its nodes.
+    """Show a run in a browser, whether it goes on or has ended; or a plan, to try other places for its nodes; or the
+    people of a collaboration.
 
     Ctrl-C ends the page; the run does not notice.
     """
@@ -57,14 +63,17 @@ def watch(
         show_plan_page(ravnest.load_plan(run), run, host, port)
         return
     from ravnest.page.access import token_of
+    from ravnest.page.collaboration_view import FollowedCollaboration, is_collaboration
     from ravnest.results.run_state import find_run
 
+    if is_collaboration(run):
+        show_members_page(FollowedCollaboration(run).document, run, token_of(run), host, port)
+        return
     path = find_run(run)
     listening = listening_at(host, port)
     token = token_of(path)
     typer.echo(f"{path}: {link_to(listening, host, token)}")
-    if host not in (LOOPBACK, "::1", "localhost"):
-        typer.echo("note: the page is not encrypted: whoever hears the network can read it, and its link", err=True)
+    _warn_of_others(host)
     typer.echo("Ctrl-C ends the page; the run does not notice", err=True)
     try:
         _server(path, token, listening).serve()
@@ -83,6 +92,27 @@ def show_plan_page(plan: Plan, path: Path, host: str = LOOPBACK, port: int = POR
     typer.echo("Ctrl-C ends the page", err=True)
     with suppress(KeyboardInterrupt):
         PageServer(plan_app(plan, Access(token, {socket.gethostname()})), listening).serve()
+
+
+def show_members_page(
+    look: Callable[[], dict[str, object]], name: Path, token: str, host: str = LOOPBACK, port: int = PORT
+) -> None:
+    """Serve the page of what `look` finds, people or hosts of experts, until Ctrl-C."""
+    from ravnest.page.access import Access
+    from ravnest.page.members_app import members_app
+    from ravnest.page.server import PageServer
+
+    listening = listening_at(host, port)
+    typer.echo(f"{name}: {link_to(listening, host, token)}")
+    _warn_of_others(host)
+    typer.echo("Ctrl-C ends the page; nobody else notices", err=True)
+    with suppress(KeyboardInterrupt):
+        PageServer(members_app(look, Access(token, {socket.gethostname()})), listening).serve()
+
+
+def _warn_of_others(host: str) -> None:
+    if host not in (LOOPBACK, "::1", "localhost"):
+        typer.echo("note: the page is not encrypted: whoever hears the network can read it, and its link", err=True)
 
 
 def listening_at(host: str, port: int) -> socket.socket:

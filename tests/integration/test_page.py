@@ -18,9 +18,12 @@ from experiments.page.live import EVENTS, begun, happens
 from experiments.scale.fleets import home_plan as home_plan_of
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.views.progress import event_line
+from ravnest.collaboration.people import People, Person
 from ravnest.driver.observe import report
 from ravnest.page.access import Access, new_token
+from ravnest.page.collaboration_view import FollowedCollaboration
 from ravnest.page.followed_run import FollowedRun
+from ravnest.page.members_app import members_app
 from ravnest.page.plan_app import plan_app
 from ravnest.page.server import PageServer, listen, page_app
 from tests.unit.ravnest.simulator.test_fleet import home_plan
@@ -31,6 +34,7 @@ pytestmark = [
 ]
 SUPPORT = Path(__file__).parents[1] / "support"
 WAIT_S = 60
+DASH = "–"
 SHOWN_WITHIN_VIEWS = 5
 """A view comes once a second at most, so these are seconds of the page's own."""
 FALLS_WITHIN_VIEWS = 10
@@ -166,6 +170,15 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
         before = views()
         until(driver, lambda event=event: is_listed(event))
         assert views() - before <= SHOWN_WITHIN_VIEWS
+    assert texts(driver, "#links td") == []
+    with (run / "metrics.jsonl").open("a") as file:
+        link = {"from": "c0.s0", "to": "c1.s0", "hop_bytes_per_s": 1.25e6, "bulk_bytes_per_s": 3e5}
+        file.write(json.dumps({"kind": "links", "at_s": 40.0, "links": [link]}) + "\n")
+    happens(run, report.RoundCommittedEvent(4, 900, 1.2, report.Hop("c0.s0", "c1.s0", 1.25e6)))
+    row = until(driver, lambda: texts(driver, "#links td"))
+    assert row[1:3] == ["c0.s0 → c1.s0", "1.5 MB/s"]
+    assert row[3:] == ["1.25 MB/s (83 %)", DASH, "300 kB/s"]
+    until(driver, lambda: "at 1.25 MB/s, planned 1.5 MB/s." in texts(driver, "#round-hint")[0])
     page.server.stop()
     until(driver, lambda: "connection lost" in texts(driver, "#link.lost")[0] if texts(driver, "#link.lost") else False)
     happens(run, report.NoticeEvent("while nobody watched"))
@@ -196,6 +209,44 @@ def test_the_loss_of_a_run_that_goes_on_falls_before_ones_eyes(driver: Any, tmp_
     page.server.stop()
     run.close()
     lock.release()
+
+
+HOSTS = {
+    "kind": "experts",
+    "name": "digits",
+    "experts": 16,
+    "hosted": 3,
+    "callers": ["one"],
+    "hosts": [
+        {
+            **{"host": "attic <b>", "address": "192.0.2.7:7800", "experts": ["0.0", "0.1", "1.0"], "most_experts": 4},
+            **{"samples_per_s": 1234.0, "answer_ms": 12.5, "updates": 99},
+        }
+    ],
+}
+
+
+def test_people_of_a_collaboration_and_hosts_of_experts_have_a_page(driver: Any, tmp_path: Path) -> None:
+    (tmp_path / "people.json").write_text(People({"ab": Person("ab", "lena <i>", 640, 10, 1)}).text())
+    step = {"step": 1, "time_s": 0.0, "seconds": 0.5, "samples_in_all": 640, "peers": 1, "loss": 2.5}
+    (tmp_path / "curve.jsonl").write_text("".join(json.dumps(step | {"loss": 3.0 - i}) + "\n" for i in range(2)))
+    looks = {"1 host": lambda: HOSTS, "people": FollowedCollaboration(tmp_path).document}
+    for look in looks.values():
+        listening, token = listen("127.0.0.1", 0), new_token()
+        server = PageServer(members_app(look, Access(token)), listening)
+        server.start()
+        driver.get(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}")
+        row = until(driver, lambda: texts(driver, "#members td"))
+        if look is looks["people"]:
+            assert row == ["lena <i>", "640", "10", "1", "0", "ab"]
+            assert "from 3.000 to 2.000" in driver.find_element(By.ID, "loss").get_attribute("aria-label")
+        else:
+            assert row == ["attic <b>", "192.0.2.7:7800", "3 of 4", "1,234", "13 ms", "99"]
+        driver.execute_script((SUPPORT / "axe/axe.min.js").read_text(encoding="utf-8"))
+        found = driver.execute_async_script("axe.run().then(arguments[0])")
+        assert [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")] == []
+        driver.get("about:blank")
+        server.stop()
 
 
 def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -> None:

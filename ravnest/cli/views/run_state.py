@@ -26,7 +26,7 @@ _NOTHING = "–"
 def show_runs(runs: Sequence[RunState], console: Console) -> None:
     """Prints a row for each run."""
     table = titled_table(f"{len(runs)} run{'' if len(runs) == 1 else 's'}, the last that wrote at the end", "run")
-    for name in ("state", "samples", "held-out loss", "wrote last"):
+    for name in ("state", "samples", "held-out", "wrote last"):
         table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     for run in runs:
@@ -40,7 +40,8 @@ def show_runs(runs: Sequence[RunState], console: Console) -> None:
         )
     console.print(table)
     seen = [state for state in MEANING if any(run.state == state for run in runs)]
-    console.print(legend("; ".join(f"{state}: {MEANING[state]}" for state in seen) + "."))
+    meanings = "; ".join(f"{state}: {MEANING[state]}" for state in seen)
+    console.print(legend(f"held-out: the last loss on the held-out set. {meanings}."))
 
 
 def show_status(run: RunState, console: Console) -> None:

@@ -37,7 +37,7 @@ def test_each_run_is_a_row_and_its_state_is_explained(runs: Path) -> None:
 
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
-    assert shown("runs", str(tmp_path)) == f"no runs in {tmp_path}\n"
+    assert shown("runs", str(tmp_path)) == f"no runs in {tmp_path} yet: `ravnest run` makes one\n"
 
 
 def test_a_running_run_says_what_is_left(runs: Path) -> None:

@@ -13,7 +13,7 @@ from cluster_planner import predicted_again, save_plan
 from ravnest.checkpoints.run_folder import PAGE_TOKEN
 from ravnest.cli import watch
 from ravnest.cli.main import app
-from ravnest.page import plan_app, server
+from ravnest.page import members_app, plan_app, server
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
@@ -35,6 +35,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(server, "PageServer", Server)
     monkeypatch.setattr(server, "page_app", lambda followed, access: (followed, access))
     monkeypatch.setattr(plan_app, "plan_app", lambda plan, access: (plan, access))
+    monkeypatch.setattr(members_app, "members_app", lambda look, access: (look, access))
     yield made
     for _, _, listening in made:
         listening.close()
@@ -59,6 +60,15 @@ def test_a_plan_is_watched_until_ctrl_c(tmp_path: Path, served: list[Any]) -> No
     ((shown, access, listening),) = served
     assert shown == plan
     assert f"http://127.0.0.1:{listening.getsockname()[1]}/?token={access.token}\n" in told.stdout
+
+
+def test_a_collaborations_folder_shows_its_people(tmp_path: Path, served: list[Any]) -> None:
+    (tmp_path / "keys.json").touch()
+    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--port", "0"])
+    assert told.exit_code == 0, told.output
+    ((look, access, _),) = served
+    assert look()["kind"] == "collaboration"
+    assert f"/?token={access.token}\n" in told.stdout
 
 
 def test_what_cannot_be_watched_is_told(tmp_path: Path, served: list[Any]) -> None:

@@ -45,5 +45,5 @@ def test_a_table_of_runs_fits_80_columns_and_explains_only_the_states_that_it_ha
     assert "…" not in out.getvalue()
     assert "killed (rehearsal)" in out.getvalue()
     assert "killed (rehearsal)" in text
-    assert "stopped: it was stopped with a checkpoint" in text
+    assert "stopped: it was stopped with a checkpoint" in " ".join(text.split())
     assert "failed:" not in text

@@ -236,6 +236,16 @@ VIEWS = {
         (str(FOLDER),),
         coloured=True,
     ),
+    "runs, as they are named": View(
+        lambda console: show_runs(
+            [
+                replace(RUN, path=Path("runs/20261123-204643"), silent_s=125.0),
+                replace(KILLED, path=Path("runs/20261123-212701"), state="finished", held_out_loss=2.6),
+            ],
+            console,
+        ),
+        ("runs/20261123-204643", "finished (rehearsal)", "19,753,192", "2 min 05 s ago"),
+    ),
     "status": View(
         lambda console: show_status(RUN, console),
         ("1,234,567", "its process lives", str(FOLDER / "checkpoints" / "checkpoint-000002")),
