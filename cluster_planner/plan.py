@@ -136,7 +136,8 @@ class Prediction:
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A whole plan. `job` is plain data, opaque to the planner; `job_file` is where it was read from. `data` says which
-    data it was made with, in a few characters; it is empty where that is not known.
+    data it was made with, in a few characters; it is empty where that is not known. `min_stages`: the stages of a
+    cluster at the least, as they were asked for; who plans anew asks for as many.
     """
 
     clusters: tuple[Cluster, ...]
@@ -150,6 +151,7 @@ class Plan:
     job_file: str
     seed: int
     data: str = ""
+    min_stages: int = 1
 
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name. Raises `InvalidInput` for a name nobody has."""

@@ -111,6 +111,7 @@ def make_plan(
         job=job,
         job_file=job_file,
         seed=seed,
+        min_stages=min_stages,
     )
     return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
 
@@ -133,15 +134,13 @@ def _with_spares(
     return best, useless
 
 
-def with_advice_planned(
-    plan: Plan, *, min_stages: int = 1, trained_samples: float = math.inf, trained_s: float = math.inf
-) -> Plan:
+def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
     """Return the plan, its advice followed by what planning anew with the change brings.
 
     A fleet of up to MOST_NODES_TO_PLAN_ANEW nodes is planned from nothing, a larger one climbs from the plan as it is.
     The arguments are those of `make_plan`.
     """
-    spans, least = SpanCosts(plan.costs, plan.workload), 1 if len(plan.fleet.nodes) == 1 else min_stages
+    spans, least = SpanCosts(plan.costs, plan.workload), _least_of(plan)
     forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)
     most_round = most_of_a_round(trained_samples, trained_s, forecast.prediction.samples_per_s)
     advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
@@ -149,8 +148,7 @@ def with_advice_planned(
         return plan
     fleet, work = advice.change.changed
     if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
-        given = {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed, "min_stages": min_stages}
-        found = make_plan(fleet, plan.costs, work, **given).predicted  # type: ignore[arg-type]
+        found = make_plan(fleet, plan.costs, work, **_asked_of(plan)).predicted  # type: ignore[arg-type]
         rate, worth = found.samples_per_s, found.objective
     else:
         under, fine = SpanCosts(plan.costs, work), SpanCosts(plan.costs, work, CUT_POSITIONS)
@@ -168,7 +166,6 @@ def improve_plan(
     plan: Plan,
     go_on: Callable[[float], bool],
     *,
-    min_stages: int = 1,
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
 ) -> Plan:
@@ -178,7 +175,7 @@ def improve_plan(
     `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
     LAST_TRIES changes for each node have gained nothing. The other arguments are those of `make_plan`.
     """
-    fleet, least = plan.fleet, 1 if len(plan.fleet.nodes) == 1 else min_stages
+    fleet, least = plan.fleet, _least_of(plan)
     spans = SpanCosts(plan.costs, plan.workload)
     fine = SpanCosts(plan.costs, plan.workload, CUT_POSITIONS)
     memory_fit = MemoryFit(fleet, spans, least)
@@ -232,6 +229,16 @@ def _explained(
     return made
 
 
+def _least_of(plan: Plan) -> int:
+    """Return the stages of a cluster, at the least, in plans of this fleet: a fleet of one node runs one."""
+    return 1 if len(plan.fleet.nodes) == 1 else plan.min_stages
+
+
+def _asked_of(plan: Plan) -> dict[str, object]:
+    """Return what `make_plan` was asked for beside fleet, costs and workload."""
+    return {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed, "min_stages": plan.min_stages}
+
+
 def _unheard(step: Step) -> None:
     """Nobody asked."""
 
@@ -246,12 +253,8 @@ class ConstraintCosts:
     untried: str | None = None
 
 
-def without_constraints(
-    plan: Plan, *, min_stages: int = 1, tell: Callable[[str], None] | None = None
-) -> ConstraintCosts:
-    """Plans anew, once for each constraint that is tried. `min_stages` as the plan was made with; `tell` hears of each
-    that is begun.
-    """
+def without_constraints(plan: Plan, *, tell: Callable[[str], None] | None = None) -> ConstraintCosts:
+    """Plans anew, once for each constraint that is tried. `tell` hears of each that is begun."""
     stated = list(_each(plan.fleet.constraints))
     if not stated:
         return ConstraintCosts()
@@ -269,7 +272,7 @@ def without_constraints(
             tell(f"planning {words}")
         best = max((one.worth for one in found), default=plan.predicted.objective)
         least = best if words == ALL else plan.predicted.objective
-        if (one := _without(plan, words, constraints, min_stages)).worth > least * (1 + WORTHWHILE):
+        if (one := _without(plan, words, constraints)).worth > least * (1 + WORTHWHILE):
             found.append(one)
     more = len(stated) - MOST
     untried = f"Of {len(stated)} constraints the first {MOST} are tried by themselves, the others only together."
@@ -281,12 +284,11 @@ def has_constraints(constraints: Constraints) -> bool:
     return any(True for _ in _each(constraints))
 
 
-def _without(plan: Plan, words: str, constraints: Constraints, min_stages: int) -> Suggestion:
+def _without(plan: Plan, words: str, constraints: Constraints) -> Suggestion:
     """Return what the fleet makes, and is worth, under these."""
     fleet = replace(plan.fleet, constraints=constraints)
-    given = {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed, "min_stages": min_stages}
     try:
-        made = make_plan(fleet, plan.costs, plan.workload, **given).predicted  # type: ignore[arg-type]
+        made = make_plan(fleet, plan.costs, plan.workload, **_asked_of(plan)).predicted  # type: ignore[arg-type]
     except NoFeasiblePlan:
         made = plan.predicted  # found none, and the plan that there is keeps to the fewer constraints, too
     return Suggestion(words, made.samples_per_s, made.objective, None)

@@ -103,6 +103,7 @@ def plan_from(entry: schema.PlanFile) -> nouns.Plan:
         job_file=entry.job_file,
         seed=entry.seed,
         data=entry.data,
+        min_stages=entry.min_stages,
     )
 
 
@@ -127,6 +128,7 @@ def plan_to(plan: nouns.Plan) -> dict[str, object]:
         "predicted": _plain(asdict(plan.predicted)),
         "job": dict(plan.job),
         "workload": asdict(plan.workload),
+        **({"min_stages": plan.min_stages} if plan.min_stages > 1 else {}),
         **fleet_to(plan.fleet),
         "fingerprint": plan.costs.fingerprint,
         **({"data": plan.data} if plan.data else {}),

@@ -273,6 +273,7 @@ class PlanFile(Strict):
     version: Literal[1]
     job_file: str
     seed: int
+    min_stages: OneOrMore = 1
     clusters: Annotated[list[ClusterEntry], Field(min_length=1)]
     rings: list[RingEntry]
     spares: list[SpareEntry] = []

@@ -195,7 +195,7 @@ def prepare_plan(
         budget.first(plan)
         step("searching on")
         first, trained = plan, (trained_samples, trained_s)
-        plan = searched_on(plan, budget, step, min_stages=min_stages, trained=trained)
+        plan = searched_on(plan, budget, step, trained=trained)
         if plan is not first:
             check_shares(job, job_path, plan, data.train)
             tried = _tried(plan, job, data, extent, found, live, step)
@@ -207,10 +207,9 @@ def prepare_plan(
         warn(found.taken_buffers)
     if explain or len(fleet.nodes) <= MOST_NODES_ADVISED:
         step("planning what is advised")
-        given = {"trained_samples": trained_samples, "trained_s": trained_s}
-        plan = with_advice_planned(plan, min_stages=min_stages, **given)
+        plan = with_advice_planned(plan, trained_samples=trained_samples, trained_s=trained_s)
     largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
-    relaxed = without_constraints(plan, min_stages=min_stages, tell=step) if explain else NOTHING_RELAXED
+    relaxed = without_constraints(plan, tell=step) if explain else NOTHING_RELAXED
     return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
 
 

@@ -32,7 +32,6 @@ def searched_on(
     budget: Budget,
     say: Callable[[str], None],
     *,
-    min_stages: int,
     trained: tuple[float, float],
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
@@ -50,4 +49,4 @@ def searched_on(
         return clock() < ends_s and not budget.stop()
 
     samples, seconds = trained
-    return improve_plan(plan, go_on, min_stages=min_stages, trained_samples=samples, trained_s=seconds)
+    return improve_plan(plan, go_on, trained_samples=samples, trained_s=seconds)

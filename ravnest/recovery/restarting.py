@@ -89,15 +89,10 @@ def plan_for(plan: Plan, alive: Collection[str]) -> Plan:
     rules = plan.fleet.constraints
     rules = replace(rules, min_clusters=1, pins=tuple(pin for pin in rules.pins if pin.node not in gone))
     fleet = replace(plan.fleet, nodes=shrunk, constraints=rules)
-    least = min(len(cluster.stages) for cluster in plan.clusters)
-    new = make_plan(
-        fleet,
-        plan.costs,
-        plan.workload,
-        job=plan.job,
-        job_file=plan.job_file,
-        seed=plan.seed,
-        min_stages=1 if len(plan.fleet.nodes) - len(gone) == 1 else min(2, least),
-    )
+    given = {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed}
+    try:
+        new = make_plan(fleet, plan.costs, plan.workload, min_stages=plan.min_stages, **given)  # type: ignore[arg-type]
+    except NoFeasiblePlan:  # shorter pipelines than were asked for are better than none
+        new = make_plan(fleet, plan.costs, plan.workload, min_stages=1, **given)  # type: ignore[arg-type]
     spares = tuple(replace(each, reason=_GONE if each.node in gone else each.reason) for each in new.spares)
-    return replace(new, fleet=plan.fleet, spares=spares, data=plan.data)
+    return replace(new, fleet=plan.fleet, spares=spares, data=plan.data, min_stages=plan.min_stages)

@@ -320,10 +320,10 @@ def test_advice_is_planned_anew_and_what_that_brings_stands_beside_it(
     home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
     plan = planned(home, gpt, home_work(make_workload))
-    again = with_advice_planned(plan, min_stages=2)
+    again = with_advice_planned(plan)
     assert again.predicted.advice.startswith(plan.predicted.advice + "; planned anew with it, ")
     assert replace(again, predicted=plan.predicted) == plan
     more = tuple(replace(home.nodes[0], name=f"x{i}") for i in range(20))
     larger = replace(plan, fleet=replace(home, nodes=(*home.nodes, *more)))
-    assert "; planned anew with it, " in with_advice_planned(larger, min_stages=2).predicted.advice
-    assert with_advice_planned(again, min_stages=2) is again
+    assert "; planned anew with it, " in with_advice_planned(larger).predicted.advice
+    assert with_advice_planned(again) is again

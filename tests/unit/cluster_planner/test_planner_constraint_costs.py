@@ -11,7 +11,7 @@ Planned = Callable[..., Plan]
 
 
 def without_constraints(plan: Plan, *, tell: Callable[[str], None] | None = None) -> ConstraintCosts:
-    return planner.without_constraints(plan, min_stages=2, tell=tell)
+    return planner.without_constraints(plan, tell=tell)
 
 
 @pytest.fixture

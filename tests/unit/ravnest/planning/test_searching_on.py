@@ -64,7 +64,6 @@ def test_it_goes_on_while_there_is_time_and_finds_better_plans() -> None:
         begun,
         Budget(8.0, lambda plan: None),
         said.append,
-        min_stages=2,
         trained=(1e9, 1e9),
         clock=itertools.count().__next__,
     )
@@ -84,7 +83,7 @@ def test_it_ends_when_it_is_told_to(ended: str) -> None:
     times = iter([0.0, 1.0, 2.0, 99.0])
     clock = times.__next__ if ended == "by the clock" else lambda: 0.0
     found = searched_on(
-        plan, Budget(10.0, lambda plan: None, stop), lambda words: None, min_stages=2, trained=(1e9, 1e9), clock=clock
+        plan, Budget(10.0, lambda plan: None, stop), lambda words: None, trained=(1e9, 1e9), clock=clock
     )
     assert found.predicted.objective >= plan.predicted.objective
     assert len(asked) == 2

@@ -59,7 +59,7 @@ def test_a_plan_in_which_two_clusters_name_one_node_is_made_anew(plan):
         plan,
         clusters=(plan.clusters[0], replace(other, stages=(replace(other.stages[0], node=a.node), *other.stages[1:]))),
     )
-    new = plan_among(doubled, names(plan))
+    new = plan_among(replace(doubled, min_stages=2), names(plan))
     validate(new)
     assert b.node in {stage.node for cluster in new.clusters for stage in cluster.stages}
 
@@ -87,6 +87,20 @@ def test_one_node_alone_trains_if_it_can_hold_the_model(plan):
     (only, *_) = sorted(names(plan))
     new = plan_among(plan, {only})
     assert [[stage.node for stage in cluster.stages] for cluster in new.clusters] == [[only]]
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_a_new_plan_has_as_many_stages_a_cluster_as_were_asked_for(plan, least):
+    """Whatever the old clusters have; here every node holds the model, and rounds are cheap."""
+    new = plan_among(replace(plan, min_stages=least), names(plan) - {plan.clusters[0].stages[1].node})
+    assert min(len(cluster.stages) for cluster in new.clusters) == least
+    assert new.min_stages == least
+
+
+def test_shorter_pipelines_than_were_asked_for_are_better_than_none(plan):
+    (only, *_) = sorted(names(plan))
+    new = plan_among(replace(plan, min_stages=2), {only})
+    assert ([len(cluster.stages) for cluster in new.clusters], new.min_stages) == ([1], 2)
 
 
 def test_nodes_that_cannot_hold_the_model_are_told(plan):
