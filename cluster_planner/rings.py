@@ -4,7 +4,9 @@ In: a fleet, costs and clusters. Out: one `Ring` per segment, its members ordere
 possible. Among orders with the same slowest hop the least sum of hops wins. The order is exact up to EXACT_MEMBERS
 members. Beyond, it is a nearest-neighbour tour improved by reversing stretches (2-opt) under the sum of hops to the
 POWER, which the dearest hops dominate. In rings of more than OWN_ORDER members all segments use one order of the
-clusters.
+clusters. An order depends on the nodes and not on how clusters are numbered. Rings of two segments often have two
+neighbours in common, which then share the link of that pair; so every other ring goes round the other way where that is
+as fast.
 
 `ring_traffic` lists who passes how many bytes to whom, as the planner and the simulator time it. With `tied: averaged`
 there is one ring more, through all stages that have a copy of a tied parameter and not all of its uses. (A run makes
@@ -48,22 +50,33 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
     if len(clusters) > OWN_ORDER:
         first = [cluster.stages[0].node for cluster in clusters]
         shared = _chained(_hop_seconds(fleet, first, spans.parameter_bytes(0, spans.count) / len(clusters)))
-    for segment in common_refinement(units):
+    for number, segment in enumerate(common_refinement(units)):
         for i, cluster in enumerate(clusters):  # segments come in order, so do the stages that hold them
             while cluster.stages[held[i]].units[1] <= segment[0]:
                 held[i] += 1
         tour = shared
         if tour is None:
             names = [cluster.stages[index].node for cluster, index in zip(clusters, held, strict=True)]
-            tour = tour_of(fleet, names, spans.parameter_bytes(*segment))
+            tour = tour_of(fleet, names, spans.parameter_bytes(*segment), back=number % 2 == 1)
         rings.append(Ring(segment, tuple((clusters[i].name, held[i]) for i in tour)))
     return tuple(rings)
 
 
-def tour_of(fleet: Fleet, names: Sequence[str], parameter_bytes: int) -> tuple[int, ...]:
-    """Return the order, as indices of `names`, in which these nodes pass on `parameter_bytes` around their ring."""
-    hops = _hop_seconds(fleet, names, parameter_bytes / len(names))
-    return best_tour(tuple(map(tuple, hops.tolist())))
+def tour_of(fleet: Fleet, names: Sequence[str], parameter_bytes: int, *, back: bool = False) -> tuple[int, ...]:
+    """Return the order, as indices of `names`, in which these nodes pass on `parameter_bytes` around their ring.
+
+    It is the same whatever the order of `names`, and begins with the first by the alphabet. `back`: the other way round
+    where that is as fast.
+    """
+    ranked = sorted(range(len(names)), key=names.__getitem__)
+    hops = _hop_seconds(fleet, [names[i] for i in ranked], parameter_bytes / len(names))
+    costs = tuple(map(tuple, hops.tolist()))
+    tour = best_tour(costs)
+    if back:
+        backwards = (tour[0], *tour[:0:-1])
+        pairs = zip(tour_cost(costs, backwards), tour_cost(costs, tour), strict=True)
+        tour = backwards if all(other <= one * (1 + 1e-9) for other, one in pairs) else tour
+    return tuple(ranked[i] for i in tour)
 
 
 def best_tour(costs: HopCosts) -> tuple[int, ...]:
@@ -168,6 +181,8 @@ class Exchange:
 
     flows: tuple[tuple[str, str, float], ...]
     """(sender, receiver, bytes) of each pair of nodes that exchange anything."""
+    flows_s: tuple[tuple[float, float], ...]
+    """How long each of these flows takes on the link of its pair, and the link's latency."""
     slowest: str
     """The node that sends for the longest time."""
     sending_s: float
@@ -202,13 +217,16 @@ def exchange_of(
     division = divide(elements, element_bytes, links)
     if division.direct:
         flows = tuple((a, b, float(vector_bytes)) for a, b in itertools.permutations(nodes, 2))
+        apart = ~np.eye(len(nodes), dtype=bool)
+        taken_s = tuple(zip((vector_bytes / rates[apart]).tolist(), latency_s[apart].tolist(), strict=True))
         slowest = nodes[int(rates.min(axis=1).argmin())]
-        return Exchange(flows, slowest, vector_bytes / float(rates.min()), float(latency_s.max()), 0.0)
+        return Exchange(flows, taken_s, slowest, vector_bytes / float(rates.min()), float(latency_s.max()), 0.0)
     hops, chunk_bytes = (links.hop_bytes_per_s, links.hop_latency_s), division.chunk_elements * element_bytes
     once = ring_round(vector_bytes, chunk_bytes, division.shares, *hops)
     flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], once.hop_bytes, strict=True))
     slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
-    return Exchange(flows, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
+    taken_s = tuple(zip(once.hop_s, links.hop_latency_s, strict=True))
+    return Exchange(flows, taken_s, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
 
 
 def _rough_exchange(nodes: Sequence[str], links: RingLinks, vector_bytes: int) -> Exchange:
@@ -219,7 +237,8 @@ def _rough_exchange(nodes: Sequence[str], links: RingLinks, vector_bytes: int) -
     flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], carried, strict=True))
     way_s = 2 * (members - 1) / members * sum(links.hop_latency_s)
     slowest = nodes[min(range(members), key=rates.__getitem__)]
-    return Exchange(flows, slowest, sending_s, max(links.hop_latency_s), way_s)
+    taken_s = tuple((sent / rate, s) for sent, rate, s in zip(carried, rates, links.hop_latency_s, strict=True))
+    return Exchange(flows, taken_s, slowest, sending_s, max(links.hop_latency_s), way_s)
 
 
 def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:

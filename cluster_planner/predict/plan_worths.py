@@ -33,7 +33,7 @@ class PlanWorths:
     def __init__(self, fleet: Fleet, spans: SpanCosts) -> None:
         self._fleet, self._spans = fleet, spans
         self._pipelines: dict[tuple[Stage, ...], PipelineTimes] = {}
-        self._exchanges: dict[tuple[tuple[str, ...], int, bool], Exchange] = {}
+        self._exchanges: dict[tuple[tuple[str, ...], int, bool, bool], Exchange] = {}
         self._has_copies = any(spans.copied_bytes(start, spans.count) > 0 for start in range(spans.count))
         self.asked = 0
         """The number of plans that have been evaluated."""
@@ -41,8 +41,8 @@ class PlanWorths:
     def of(self, clusters: Sequence[Cluster], *, roughly: bool = False) -> float:
         """Return the objective of these clusters.
 
-        `roughly`: in a tenth of the time, without the shares of unequal blocks and without walking pipelines, so that
-        the number is a little too high where these count.
+        `roughly`: in a tenth of the time, without the shares of unequal blocks and without walking pipelines and
+        rounds, so that the number is a little too high where these count.
         """
         self.asked += 1
         if self._has_copies or len(clusters) > OWN_ORDER:  # these have other rings than one of its own a segment
@@ -57,7 +57,8 @@ class PlanWorths:
         stages = arrays_of(self._fleet, pipelines, exchanges)
         if not roughly:
             stages = no_faster_than_walked(self._fleet, self._spans, clusters, stages)
-        return stages.pace(self._spans.workload, times_of_rounds(exchanges))
+        work, alone = self._spans.workload, times_of_rounds(exchanges)
+        return stages.pace(work, alone, stages.walked_s(work, alone, roughly=roughly))
 
     def _pipeline(self, cluster: Cluster) -> PipelineTimes:
         known = self._pipelines.get(cluster.stages)
@@ -71,21 +72,21 @@ class PlanWorths:
         held = [0] * len(clusters)
         edges = sorted({stage.units[1] for cluster in clusters for stage in cluster.stages})
         found, start = [], 0
-        for end in edges:
+        for number, end in enumerate(edges):
             for i, cluster in enumerate(clusters):
                 while cluster.stages[held[i]].units[1] <= start:
                     held[i] += 1
             names = tuple(cluster.stages[at].node for cluster, at in zip(clusters, held, strict=True))
-            found.append(self._exchange(names, self._spans.parameter_bytes(start, end), roughly))
+            found.append(self._exchange(names, self._spans.parameter_bytes(start, end), number % 2 == 1, roughly))
             start = end
         return found
 
-    def _exchange(self, names: tuple[str, ...], parameter_bytes: int, roughly: bool) -> Exchange:
-        key = (names, parameter_bytes, roughly)
+    def _exchange(self, names: tuple[str, ...], parameter_bytes: int, back: bool, roughly: bool) -> Exchange:
+        key = (names, parameter_bytes, back, roughly)
         if key not in self._exchanges:
             if len(self._exchanges) > REMEMBERED:
                 self._exchanges.clear()
-            in_order = [names[i] for i in tour_of(self._fleet, names, parameter_bytes)]
+            in_order = [names[i] for i in tour_of(self._fleet, names, parameter_bytes, back=back)]
             elements, number_bytes = parameter_bytes // PARAMETER_BYTES, self._spans.workload.averaged_number_bytes
             self._exchanges[key] = exchange_of(self._fleet, in_order, elements, number_bytes, roughly=roughly)
         return self._exchanges[key]

@@ -84,7 +84,7 @@ def predict(
     followed = _followed(spans, clusters, rings, spares)
     stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
     alone = times_of_rounds(exchanges)
-    pace = stages.pace(work, alone)
+    pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone)
     occupied, waits = stages.occupancy(), _waits(stages, pipes, exchanges, pace)
     periods, rates = stages.periods_s(work).tolist(), pace.rates.tolist()
@@ -162,7 +162,8 @@ def _followed(
                 continue
             part = spans.parameter_bytes(*ring.units) / len(ring.members)
             nodes = [stages[name][index].node for name, index in ring.members]
-            found.append(Exchange(tuple((node, spare.node, part) for node in nodes), nodes[0], 0.0, 0.0, 0.0))
+            flows = tuple((node, spare.node, part) for node in nodes)
+            found.append(Exchange(flows, ((0.0, 0.0),) * len(flows), nodes[0], 0.0, 0.0, 0.0))
     return found
 
 
@@ -200,11 +201,25 @@ def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
     """Return what a round of these exchanges takes beside the hosts' links, or None where there are none."""
     if not exchanges:
         return None
+    pairs = busy_pairs(exchanges).values()
+    sending_s = max(max(exchange.sending_s for exchange in exchanges), max(taken_s for taken_s, _ in pairs))
     return RoundTimes(
-        max(exchange.sending_s for exchange in exchanges),
-        max(exchange.last_hop_s for exchange in exchanges),
+        sending_s,
+        max(0.0, max(taken_s + latency_s for taken_s, latency_s in pairs) - sending_s),
         max(exchange.way_s for exchange in exchanges),
     )
+
+
+def busy_pairs(exchanges: Sequence[Exchange]) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return, by (sender, receiver), for how long the link between them is busy in a round of all these exchanges, and
+    its latency. Rings that have two neighbours in common share their link.
+    """
+    pairs: dict[tuple[str, str], tuple[float, float]] = {}
+    for exchange in exchanges:
+        for (sender, receiver, _), (taken_s, latency_s) in zip(exchange.flows, exchange.flows_s, strict=True):
+            pair = sender, receiver
+            pairs[pair] = (pairs[pair][0] + taken_s if pair in pairs else taken_s), latency_s
+    return pairs
 
 
 def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, float]:
@@ -244,7 +259,11 @@ def _waits(
         said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
         return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
     slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
-    return ClusterLimit("averaging", slowest.slowest), f"{waiting}, slowest from {slowest.slowest}"
+    pairs = busy_pairs(exchanges)
+    sender, receiver = max(pairs, key=lambda pair: pairs[pair][0])
+    shared = pairs[sender, receiver][0] > max(slowest.sending_s, slowest.way_s)
+    node = sender if shared else slowest.slowest
+    return ClusterLimit("averaging", node), f"{waiting}, slowest from {node}"
 
 
 def _limit(spans: SpanCosts, pipe: PipelineTimes, occupied: Occupancy, first: int, period_s: float) -> ClusterLimit:

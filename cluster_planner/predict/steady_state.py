@@ -8,16 +8,20 @@ host's uplink (downlink) the part p of the time that pipelines fill it and the s
     opened    t = E / R                     E = average_every, or one update of every cluster if that is more
     interval  I = max( t,  t·p + a + h/max_lag of every host in a ring,  v + h/max_lag,  w/max_lag,  slowest update )
 
-so R·t / I is made. v is the longest that one flow of a round takes, h the latency of its last hop, w a chunk's way
-around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an update, one
-earlier than another. Where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its update after
-t, the last of C moments spread evenly about it, as far as that does not double the wait.
+so R·t / I is made. v is for how long the link of one pair sends, h how much later the last of all flows has come, w a
+chunk's way around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an
+update, one earlier than another. Where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its
+update after t, the last of C moments spread evenly about it, as far as that does not double the wait.
+
+Where a round takes about t, within an update, clusters wait for the ends of each other's updates as well, which is
+walked (rounds_walk.py).
 
 Everything is arrays over all stages, so that ten thousand cost little more than ten. Two effects are left out: how long
 a pipeline's message waits behind a chunk of averaging that is leaving, and that uplinks are free for a moment after
 each wait.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +29,13 @@ from numpy.typing import NDArray
 
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats
+from cluster_planner.predict.rounds_walk import ClusterTimes, RoundRules, walked_samples_per_s
 from cluster_planner.predict.schedule_walk import SHORTEST_S
+
+WAITS_ABOUT = 0.18
+"""Where a round takes exactly as long as the fleet needs for its samples, rounds are further apart by about this part
+of an update.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class Occupancy:
 class RoundTimes:
     """What rounds take beside the hosts' links, in seconds.
 
-    `sending_s` is the longest flow, `last_hop_s` the latency of the last hop, and `way_s` a chunk's way around.
+    `sending_s` is what the busiest link of a pair takes, `last_hop_s` how much later the last of a round has come, and
+    `way_s` a chunk's way around.
     """
 
     sending_s: float
@@ -115,8 +126,10 @@ class PipelineArrays:
         waiting = np.maximum(self.round_trip_s / self.window, np.maximum(admitted, self.flushed_s))
         return np.maximum(np.maximum(bottleneck, waiting), SHORTEST_S)
 
-    def pace(self, work: Workload, alone: RoundTimes | None) -> Pace:
-        """Return how fast the whole fleet runs. `alone` is None where nothing is averaged."""
+    def pace(self, work: Workload, alone: RoundTimes | None, least_s: float = 0.0) -> Pace:
+        """Return how fast the whole fleet runs. `alone` is None where nothing is averaged. `least_s`: rounds are at
+        least so far apart, as `walked_s` says.
+        """
         periods = self.periods_s(work)
         rates = work.micro_batch / periods
         if alone is None:
@@ -131,12 +144,42 @@ class PipelineArrays:
         busy_s += np.where(sends, last_hop_s + np.clip(busy_s - opened_s, 0.0, stopping_s), 0.0)
         at, late = int(busy_s.argmax()), int(updates.argmax())
         by_itself = max(alone.sending_s + last_hop_s, alone.way_s / work.max_lag)
-        interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]))
+        interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]), least_s)
         if interval_s <= opened_s * (1 + 1e-9):
             return Pace(rates, opened_s)
-        waits_at = at if busy_s[at] >= max(by_itself, updates[late]) else None
+        waits_at = at if busy_s[at] >= max(by_itself, updates[late], opened_s) else None
         joins_last = late if waits_at is None and updates[late] > by_itself else None
         return Pace(rates * (opened_s / interval_s), interval_s, True, waits_at, joins_last)
+
+    def walked_s(self, work: Workload, alone: RoundTimes | None, *, roughly: bool = False) -> float:
+        """Return how far apart rounds are by a walk of rounds (rounds_walk.py); 0 where they take so much longer, or
+        shorter, than the fleet needs for their samples that nobody waits for the end of another's update.
+
+        `roughly`: not by a walk, but by a curve that lies near the walks of fleets of unequal clusters.
+        """
+        if alone is None:
+            return 0.0
+        periods = self.periods_s(work)
+        updates_s, rate = work.update_every * periods, work.micro_batch / periods
+        opened_s = work.round_samples(len(periods)) / float(rate.sum())
+        up_s = self.through_host(self.averaged_up) / self.up_bytes_per_s
+        down_s = self.through_host(self.averaged_down) / self.down_bytes_per_s
+        sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
+        stages = np.diff(self.first, append=len(self.host))
+        delays_s = np.where(stages > 1, self.round_trip_s / 2, 0.0)
+        takes_s = max(sending_s + alone.last_hop_s, alone.way_s)
+        if abs(takes_s - opened_s) > float((updates_s + delays_s).max()):
+            return 0.0
+        if roughly:
+            apart_s, about_s = (takes_s - opened_s) / 2, WAITS_ABOUT * float(updates_s.mean())
+            return (takes_s + opened_s) / 2 + math.hypot(apart_s, about_s)
+        samples = work.update_every * work.micro_batch
+        rules = RoundRules(
+            samples, round(work.round_samples(len(periods))), work.max_lag, sending_s, alone.last_hop_s, alone.way_s
+        )
+        times = [ClusterTimes(*one) for one in zip(updates_s.tolist(), delays_s.tolist(), strict=True)]
+        made = walked_samples_per_s(times, rules)
+        return 0.0 if made is None else rules.round_samples / made
 
     def _busy_s(self, periods_s: Floats, trained_s: Floats | float) -> Floats:
         """Return how long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""

@@ -14,7 +14,7 @@ MOST_REGIONS = 16
 """In fleets of more regions, no part is named for each."""
 
 FASTEST = (0.75, 0.5, 0.25)
-"""These fractions of the nodes are looked at, the fastest by speed and by links."""
+"""These fractions of the nodes are looked at, the fastest by speed and by links, and all but the slowest one."""
 
 
 def parts_of(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
@@ -42,5 +42,6 @@ def _fastest(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
     speeds: Sequence[float] = [arrays.flops_per_s[i] for i in nodes]
     for what, values in (("speed", speeds), ("links", links)):
         ranked = [node for _, node in sorted((-value, node) for value, node in zip(values, nodes, strict=True))]
+        yield f"without {fleet.nodes[ranked[-1]].name}, the slowest by {what}", tuple(sorted(ranked[:-1]))
         for part in FASTEST:
             yield f"the fastest {part:.0%} by {what}", tuple(sorted(ranked[: max(1, round(part * len(ranked)))]))

@@ -15,7 +15,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Ring, Stage
 from cluster_planner.predict.prediction import predict
-from cluster_planner.rings import EXACT_MEMBERS, RingTraffic, best_tour, make_rings, ring_traffic, tour_cost
+from cluster_planner.rings import EXACT_MEMBERS, RingTraffic, best_tour, make_rings, ring_traffic, tour_cost, tour_of
 
 
 def costs_of(seed: int, members: int) -> tuple[tuple[float, ...], ...]:
@@ -54,6 +54,23 @@ def test_one_ring_per_segment_each_with_the_stage_that_holds_it(make_node, make_
     ]
     alone = make_rings(fleet, SpanCosts(costs, work), clusters[:1])
     assert [ring.members for ring in alone] == [(("c0", 0),), (("c0", 1),)]
+
+
+def test_a_ring_does_not_depend_on_how_clusters_are_numbered(make_node: Callable[..., Node]) -> None:
+    fleet, names = Fleet(tuple(make_node(name) for name in "abcdefgh")), list("hcbgadfe")
+    for back in (False, True):
+        tour = [names[i] for i in tour_of(fleet, names, 10**6, back=back)]
+        again = sorted(names)
+        assert [again[i] for i in tour_of(fleet, again, 10**6, back=back)] == tour
+    assert tour[1:] == [names[i] for i in tour_of(fleet, names, 10**6)][:0:-1], "the other way round, as it is as fast"
+
+
+def test_a_ring_goes_round_the_way_that_is_faster(make_node: Callable[..., Node]) -> None:
+    slow = make_node("b", up_bytes_per_s=1e5)
+    nodes = (make_node("a"), slow, *(make_node(name, down_bytes_per_s=2e4 if name == "c" else 1e6) for name in "cd"))
+    names = [node.name for node in nodes]
+    one, other = (tour_of(Fleet(nodes), names, 10**6, back=back) for back in (False, True))
+    assert one == other
 
 
 CLUSTERS = (

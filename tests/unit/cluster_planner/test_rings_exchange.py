@@ -40,10 +40,14 @@ def test_flows_are_those_of_the_division(seed: int, make_node: Callable[..., Nod
     if division.direct:
         assert sent == dict.fromkeys(permutations(names, 2), 4.0 * elements)
         assert exchange.sending_s == pytest.approx(4 * elements / links.pair_bytes_per_s)
+        rates = [fleet.flow_bytes_per_s(a, b) for a, b, _ in exchange.flows]
+        assert [taken_s for taken_s, _ in exchange.flows_s] == pytest.approx([4 * elements / rate for rate in rates])
+        assert [latency_s for _, latency_s in exchange.flows_s] == [fleet.link(a, b).latency_s for a, b in sent]
         return
     assert list(sent) == list(pairwise([*names, names[0]]))
     assert tuple(sent.values()) == hop_bytes(4 * elements, len(names), division.shares)
     busy = [n_bytes / rate for n_bytes, rate in zip(sent.values(), links.hop_bytes_per_s, strict=True)]
+    assert exchange.flows_s == tuple(zip(busy, links.hop_latency_s, strict=True))
     assert exchange.sending_s == pytest.approx(max(busy))
     assert exchange.slowest == names[busy.index(max(busy))]
     assert exchange.way_s > 2 * (len(names) - 1) * min(links.hop_latency_s)

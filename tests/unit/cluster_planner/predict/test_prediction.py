@@ -9,7 +9,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.prediction import ClusterLimit, predict
-from cluster_planner.rings import make_rings
+from cluster_planner.rings import exchange_of, make_rings
 
 CLUSTERS = (
     Cluster("c0", 6, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
@@ -100,6 +100,24 @@ def test_clusters_wait_for_rings_that_cannot_keep_up(
     assert forecast.limits == (ClusterLimit("averaging", "d"), ClusterLimit("averaging", "d"))
     assert forecast.prediction.samples_per_s == pytest.approx(1024 / forecast.prediction.averaging_s)
     assert "d's links have too little room" in forecast.prediction.bottleneck
+
+
+@pytest.mark.parametrize(("latency_s", "shared"), [(10.0, 2.0), (0.0, 1.0)])
+def test_rings_with_two_neighbours_in_common_share_their_link(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts], latency_s: float, shared: float
+) -> None:
+    """Where latency is long all members send to each other, so two rings take twice the time of one; else the second
+    ring goes round the other way.
+    """
+    links = tuple(Link(a, b, latency_s, 1e6) for a, b in ("ab", "ac", "ad", "bc", "bd", "cd"))
+    fleet = Fleet(tuple(make_node(n, up_bytes_per_s=1e9, down_bytes_per_s=1e9) for n in "abcd"), links)
+    whole = [Cluster(f"c{i}", 6, (Stage(n, (0, 8)),)) for i, n in enumerate("ab")]
+    halves = Cluster("c2", 6, (Stage("c", (0, 4)), Stage("d", (4, 8))))
+    spans = spans_of(parameter_bytes=10**6)
+    rings = make_rings(fleet, spans, [*whole, halves])
+    one = exchange_of(fleet, ["a", "b", "c"], 10**6, 4.0)
+    averaging_s = predict(fleet, spans, [*whole, halves], rings).prediction.averaging_s
+    assert averaging_s == pytest.approx(max(shared * one.sending_s + one.last_hop_s, one.way_s))
 
 
 def test_more_lag_hides_latency_and_no_bytes(

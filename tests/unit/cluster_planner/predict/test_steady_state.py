@@ -73,3 +73,17 @@ def test_rounds_by_themselves_and_long_updates_can_take_longer(work: Workload) -
     pace = two_pipelines(0.0).pace(often, AT_ONCE)
     assert (pace.interval_s, pace.joins_last) == (pytest.approx(8.0), 1)
     assert pace.rates.sum() == pytest.approx(2 * 16 / 8)
+
+
+def test_where_a_round_takes_about_as_long_as_it_is_apart_it_is_walked(work: Workload) -> None:
+    """Of micro-batches of 1 and 2 s a round of 60 samples takes 10 s."""
+    pipelines, often = two_pipelines(0.0), replace(work, average_every=60)
+    walked, about = (
+        pipelines.walked_s(often, RoundTimes(10.0, 0.1, 0.0), roughly=roughly) for roughly in (False, True)
+    )
+    assert 10.0 < walked < 11.0
+    assert about == pytest.approx(walked, rel=0.05)
+    assert pipelines.pace(often, AT_ONCE, walked).interval_s == walked
+    assert pipelines.walked_s(often, RoundTimes(1.0, 0.1, 0.0)) == 0.0, "nobody waits for so short a round"
+    assert pipelines.walked_s(often, RoundTimes(90.0, 0.1, 0.0)) == 0.0, "all stand still when so long a round ends"
+    assert pipelines.walked_s(often, None) == 0.0
