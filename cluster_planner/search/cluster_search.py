@@ -22,6 +22,7 @@ from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import parts_of
@@ -204,13 +205,15 @@ class Search:
 
     def _parts(self) -> None:
         """Offer plans of parts of the fleet: of small ones what a search by themselves finds, of larger ones plans with
-        the numbers of clusters that are estimated to be best.
+        the numbers of clusters that are estimated to be best; of those none whose bound is not above the best plan.
         """
         problem = self._problem
         few = len(problem.able) <= FEW_NODES
         count, step = (PART_STARTS, 1) if few else (1, 2)
         for words, nodes in parts_of(problem.fleet, problem.able):
             if not self._rules.pinned <= set(nodes):
+                continue
+            if best_possible(problem.fleet, self._spans, nodes, problem.least) <= self._best_objective:
                 continue
             starts = self._grouped(nodes, islice(_counts(len(nodes), problem.least), 0, None, step), 1)
             worth = self._keep("parts", self._promising(starts, count), words)

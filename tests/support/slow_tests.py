@@ -158,7 +158,6 @@ SLOW = {
     "test_no_division_on_a_grid_is_faster",
     "test_no_event_may_come_twice",
     "test_no_flood_takes_more_than_the_limits_and_the_count_is_right",
-    "test_no_node_by_itself_is_worth_more",
     "test_no_order_of_arrival_changes_a_byte",
     "test_no_order_of_events_lets_members_merge_different_averages_or_hang",
     "test_no_part_is_worth_more_than_the_whole",
