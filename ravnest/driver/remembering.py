@@ -3,7 +3,7 @@
 In: the control of the run, its plan and the addresses of its stages. Out: a `DriverState` (run_store.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ravnest.driver.control import RunControl
@@ -27,10 +27,12 @@ def changing(
     places: Mapping[str, StageAddress],
     born: Mapping[str, int],
     record: Clock,
+    left: Collection[str] = (),
 ) -> dict[str, object]:
     """The fields of a state that change: who trains and where, and how far rounds and clusters have come.
 
-    `born` has the epochs in which stages' processes began, where another driver has begun them.
+    `born` has the epochs in which stages' processes began, where another driver has begun them; `left` the nodes that
+    have left with notice.
     """
     stages, plan = {}, rings.plan
     for cluster in control.clusters.training:
@@ -55,6 +57,7 @@ def changing(
         "averaged": control.accounts.averaged,
         "begun": control.accounts.begun,
         "stopping": control.stopping,
+        "left": sorted(left),
         "snapshots": control.accounts.snapshots,
         "elapsed_s": record.training_s,
     }

@@ -84,6 +84,8 @@ class DriverState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """By round that is not committed, and cluster: after how many updates it contributed."""
     stopping: bool
     """Whether the run was coming to its end."""
+    left: list[str]
+    """The nodes that had left with notice."""
     elapsed_s: float
     """The seconds since training began."""
 
@@ -154,6 +156,26 @@ class RunStore:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
                 plan_beside(self._path).unlink(missing_ok=True)
+                for taken in self._path.parent.glob(f"{self._path.stem}.term-*"):
+                    taken.unlink(missing_ok=True)
+
+
+def free_term(path: Path, before: int) -> int:
+    """A term that no other driver has, later than the one `before`, of the run whose driver's state is in `path`.
+
+    Of two that take a run over at once each gets its own, and the later one has the run. A file for each says that it
+    is taken. Raises InvalidInput where the disk refuses it.
+    """
+    term = before + 1
+    while True:
+        try:
+            os.close(os.open(path.with_suffix(f".term-{term}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            term += 1
+        except OSError as error:
+            raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(path)) from None
+        else:
+            return term
 
 
 def plan_beside(path: Path) -> Path:

@@ -5,11 +5,10 @@ and the `RunControl` that says how far the run came. Stages make the weights tha
 process hands out is what lies in files, and the weights of constructors that cannot be recorded (docs/limits.md).
 """
 
-import secrets
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -23,47 +22,40 @@ from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.loop_parts import Recovery, StageLinks, driver_endpoint
-from ravnest.driver.node_requests import asked
+from ravnest.driver.loop_parts import Recovery, StageLinks
+from ravnest.driver.node_requests import Request, asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.observe.trackers import Trackers
-from ravnest.driver.preparation import Prepared, check_same_data, hand_out, states_for, writer_opener
+from ravnest.driver.preparation import Prepared, check_same_data, hand_out, writer_opener
 from ravnest.driver.ray.code_shipping import JobCode, job_code
 from ravnest.driver.ray.local_ray import workers
 from ravnest.driver.ray.stage_actors import RayCluster
 from ravnest.driver.remembering import beginning, changing, state_of
 from ravnest.driver.run_rings import RunRings
-from ravnest.driver.run_store import Remembering, RunStore, TakenOver, addresses_in
+from ravnest.driver.run_store import DriverState, Remembering
 from ravnest.driver.session_keys import kept_keys, possible_stages, run_keys
+from ravnest.driver.session_stages import SessionStages, SetupsByPlan, started, taken_over
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.slow_nodes import SlowNodes
-from ravnest.driver.stage_setups import stage_setups
 from ravnest.driver.stage_watch import StageWatch
 from ravnest.driver.standing import Standing
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover, joining_states
-from ravnest.driver.taking_over import NothingToTakeOver, ask
 from ravnest.driver.warm_spares import SpareNeeds, WarmSpares
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements, further_clusters, planned_shares
+from ravnest.recovery import HourWatch, Replacements, further_clusters
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageAddress, StageSetup
 from ravnest.training.losses import build_metrics
 from ravnest.training.sampler import EvaluationBatches
-from ring_allreduce import TransportError
 from ring_allreduce.rounds import RoundOwner, RoundsUnderWay
-from ring_allreduce.transport import (
-    TOKEN_BYTES,
-    Delivery,
-    Lane,
-    Outbox,
-)
+from ring_allreduce.transport import Outbox
 
 _HANDED_OUT_BYTES = 16 << 20
 """How much state may be on its way to one stage, beyond a tensor."""
@@ -99,13 +91,7 @@ def train(
     Raises:
         RunFailed, NodeLost or InvalidInput.
     """
-    plan, job, folder, resumed = prepared.plan, prepared.job, prepared.folder, prepared.resumed
-    takes_over = prepared.takes_over
-    nodes = {
-        stage_name(cluster.name, index): stage.node
-        for cluster in plan.clusters
-        for index, stage in enumerate(cluster.stages)
-    }
+    plan, job, takes_over = prepared.plan, prepared.job, prepared.takes_over
     trackers = Trackers(job.report_to, search_dirs(plan.job_file), plan.job_file)
     keys = kept_keys(takes_over) if takes_over is not None else None
     if takes_over is None and encrypt:
@@ -116,152 +102,142 @@ def train(
     if code is not None and code.notice is not None:
         observer.on(report.NoticeEvent(code.notice))
     with (
-        _ray(address, code, folder.ray_log, interrupt) as ray,
+        _ray(address, code, prepared.folder.ray_log, interrupt) as ray,
         PauseTogether((lambda: [*workers(), *ray.adopted.ids]) if address is None else None),
     ):
-        threads = ray.threads(plan) if takes_over is None else dict(takes_over.threads)
-        shares = planned_shares(plan)
-        shares.update(takes_over.shares if takes_over else {})
-        token = secrets.token_bytes(TOKEN_BYTES) if takes_over is None else bytes.fromhex(takes_over.token)
-
-        def setups_by(plan_: Plan) -> dict[str, StageSetup]:
-            """The setups of all stages by the plan, or by one with other nodes for some of them."""
-            came = {stage.node for cluster in plan_.clusters for stage in cluster.stages} - threads.keys()
-            threads.update(ray.threads(plan_, came) if came else {})
-            return stage_setups(
-                plan_,
-                job,
-                prepared.captured,
-                search_dirs=search_dirs(plan.job_file),
-                threads=threads,
-                total_samples=prepared.total_samples,
-                token=token,
-                keys=keys,
-                imitate=imitate,
-                timeline=timeline,
-                initial=prepared.initial,
-                shares=shares,
-            )
-
+        setups_by = SetupsByPlan(prepared, ray, keys, imitate, timeline)
         setups = setups_by(plan)
         if takes_over is None:
             what = f"{len(setups)} processes{', encrypted' if encrypt else ''}"
             observer.on(report.PhaseEvent("placing stages", what))
-            ray.place(plan, setups, nodes)
-            states = states_for(setups, plan, job, resumed, prepared.initial)  # while the actors import torch
-            places = ray.prepare(START_DEADLINE_S)
-            check_same_data(prepared, {stage: at.samples for stage, at in places.items()}, nodes)
+            begins = started(prepared, ray, setups, _nodes(plan), keys)
         else:
-            places = addresses_in(takes_over)
-            ray.adopt(places)
-        peers = {stage: at.peer for stage, at in places.items()}
-        endpoint = driver_endpoint(next(iter(setups.values())), ray.host, keys)
-        term = 0 if takes_over is None else takes_over.term + 1
-        store = RunStore(folder.driver, term)
-        try:
-            endpoint.connect(peers)
-            standing, early, born = None, list[Delivery](), dict[str, int]()
+            begins = taken_over(prepared, takes_over, ray, setups, keys, observer)
+        with (
+            begins as stages,
+            MetricsWriter(prepared.folder.metrics, trackers) as writer,
+            ThreadPoolExecutor(1, "disk") as disk,
+        ):
+            end = run_end(job, prepared.total_samples, limit, _speed(imitate))
+            record = _record(prepared, observer, writer, setups, end)
+            outbox = Outbox(stages.endpoint, _HANDED_OUT_BYTES)
             if takes_over is None:
-                ray.start({**peers, m.DRIVER: endpoint.address})
-            else:
-                observer.on(report.PhaseEvent("taking over", f"{len(peers)} processes"))
-                store.claim(takes_over, plan)
-                answers = ask(endpoint, list(peers), term, ray.adopted.is_gone)
-                counts = {each.name: len(each.stages) for each in plan.clusters}
-                standing, early = Standing.of(takes_over, answers.positions, counts), answers.early
-                if not standing.whole:
-                    raise NothingToTakeOver("no cluster of the run is there with all of its stages")
-                born = {stage: at.born for stage, at in takes_over.stages.items()}
-            with MetricsWriter(folder.metrics, trackers) as writer, ThreadPoolExecutor(1, "disk") as disk:
-                speed = 1.0 if imitate is None else imitate.speed
-                end = run_end(job, prepared.total_samples, limit, speed)
-                record = _record(prepared, observer, writer, setups, end)
-                outbox = Outbox(endpoint, _HANDED_OUT_BYTES)
-                if takes_over is None:
-                    observer.on(report.PhaseEvent("handing out weights"))
-                    hand_out(outbox, endpoint, setups.values(), states)
-                    del states
-                held_out, total = len(prepared.data.held_out), prepared.total_samples
-                control = run_control(
-                    plan,
-                    job,
+                observer.on(report.PhaseEvent("handing out weights"))
+                hand_out(outbox, stages.endpoint, setups.values(), stages.states)
+                stages.states.clear()
+            control = run_control(
+                plan,
+                job,
+                setups,
+                len(prepared.data.held_out),
+                prepared.total_samples,
+                prepared.start,
+                limit,
+                speed=_speed(imitate),
+                standing=stages.standing,
+                stands_by=True,
+            )
+            trace = RunTrace(_nodes(plan)) if timeline else None
+            rings = RunRings(plan, setups, stages.peers)
+            loop = DriverLoop(
+                StageLinks(stages.endpoint, outbox, ray),
+                control,
+                stage_watch(plan, _nodes(plan), time.monotonic(), speed=_speed(imitate)),
+                rings,
+                CheckpointCollector(
                     setups,
-                    held_out,
-                    total,
-                    prepared.start,
-                    limit,
-                    speed=speed,
-                    standing=standing,
-                    stands_by=True,
-                )
-                trace = RunTrace(nodes) if timeline else None
-                rings = RunRings(plan, setups, peers)
-                donors = StateDonors(rings, endpoint, record.restored, record.notice)
-                replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan))
-                check = partial(_joins, prepared, places)
-                needs = SpareNeeds(setups_by, check, record.happened, record.notice, shadows_among, keys)
-                warm = WarmSpares(rings, endpoint, ray, donors, control.rounds, needs)
-                starts = ClusterStarts(replacements, ray, setups_by, check, warm)
-                fixed = beginning(prepared, term, address, token, keys, timeline, shares)
-                standing_now = partial(changing, control, rings, places, born, record)
-                state = lambda: state_of(fixed, standing_now(), threads)  # noqa: E731 - with what these names are then
-                remembering = Remembering(store, state, lambda: rings.plan, record.notice)
-                hours = HourWatch(plan.fleet.nodes) if imitate is None else None
-                arrivals = NodeArrivals(replacements, record)
-                handover = StateHandover(partial(joining_states, prepared), disk, outbox, endpoint)
-                loop = DriverLoop(
-                    StageLinks(endpoint, outbox, ray),
-                    control,
-                    stage_watch(plan, nodes, time.monotonic(), speed=speed),
-                    rings,
-                    CheckpointCollector(
-                        setups,
-                        writer_opener(folder, lambda: rings.plan, job, prepared.start, prepared.fingerprint),
-                        disk,
-                        endpoint.wake,
-                    ),
-                    record,
-                    stop_wanted=lambda: interrupt.wanted,
-                    recovery=Recovery(
-                        starts,
-                        donors,
-                        handover,
-                        arrivals,
-                        NodeDepartures(starts, control, rings, record),
-                        SlowNodes(replacements, record, watches=address is not None),
-                        lambda: asked(folder.path, hours, time.time()),
-                        ray.news,
-                        remembering if imitate is None else lambda: None,
-                    ),
-                    trace=trace,
-                )
-                interrupt.gracefully = True
-                try:
-                    if standing is not None:
-                        for name in standing.away:
-                            replacements.lost(name, 0, time.monotonic())
-                        loop.go_on(standing, born, early)
-                    loop.run()
-                finally:
-                    if trace is not None:  # of a run that failed, too
-                        try:
-                            trace.write(folder.trace)
-                        except OSError as error:
-                            record.notice(f"{folder.trace}: cannot be written: {error.strerror or error}")
-                        else:
-                            record.timeline(trace.dropped)
-        except BaseException:
-            if store.is_anothers:
-                ray.release()
-                raise TakenOver from None
-            for stage in peers:  # also those that nobody else can reach
-                with suppress(TransportError):
-                    endpoint.send(stage, Lane.PIPELINE, m.Stop())
-            raise
-        finally:
-            endpoint.close()
-            store.remove()
+                    writer_opener(prepared.folder, lambda: rings.plan, job, prepared.start, prepared.fingerprint),
+                    disk,
+                    stages.endpoint.wake,
+                ),
+                record,
+                stop_wanted=lambda: interrupt.wanted,
+                recovery=_recovery(prepared, address, stages, ray, setups_by, control, rings, record, disk, outbox),
+                trace=trace,
+            )
+            interrupt.gracefully = True
+            try:
+                if stages.standing is not None:
+                    loop.go_on(stages.standing, stages.born, stages.early)
+                loop.run()
+            finally:
+                _draw(trace, prepared.folder.trace, record)  # of a run that failed, too
     return record, control
+
+
+def _recovery(
+    prepared: Prepared,
+    address: str | None,
+    stages: SessionStages,
+    ray: RayCluster,
+    setups_by: SetupsByPlan,
+    control: c.RunControl,
+    rings: RunRings,
+    record: RunRecord,
+    disk: Executor,
+    outbox: Outbox,
+) -> Recovery:
+    """What starts lost clusters anew and lets nodes come and go. In a rehearsal no clock asks, nor does it remember."""
+    plan, endpoint, real = prepared.plan, stages.endpoint, setups_by.imitate is None
+    donors = StateDonors(rings, endpoint, record.restored, record.notice)
+    replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan))
+    for name in () if stages.standing is None else stages.standing.away:
+        replacements.lost(name, 0, time.monotonic())
+    for node in () if prepared.takes_over is None else prepared.takes_over.left:
+        replacements.node_left(node)
+    check = partial(_joins, prepared, stages.places)
+    needs = SpareNeeds(setups_by, check, record.happened, record.notice, shadows_among, setups_by.keys)
+    warm = WarmSpares(rings, endpoint, ray, donors, control.rounds, needs)
+    starts = ClusterStarts(replacements, ray, setups_by, check, warm)
+    fixed = beginning(
+        prepared, stages.term, address, setups_by.token, setups_by.keys, setups_by.timeline, setups_by.shares
+    )
+    hours = HourWatch(plan.fleet.nodes)
+
+    def state() -> DriverState:
+        changed = changing(control, rings, stages.places, stages.born, record, replacements.left)
+        return state_of(fixed, changed, setups_by.threads)
+
+    def requests() -> list[Request]:
+        hours.know(replacements.plan.fleet.nodes)
+        return asked(prepared.folder.path, hours if real else None, time.time())
+
+    return Recovery(
+        starts,
+        donors,
+        StateHandover(partial(joining_states, prepared), disk, outbox, endpoint),
+        NodeArrivals(replacements, record),
+        NodeDepartures(starts, control, rings, record),
+        SlowNodes(replacements, record, watches=address is not None),
+        requests,
+        ray.news,
+        Remembering(stages.store, state, lambda: rings.plan, record.notice) if real else lambda: None,
+    )
+
+
+def _draw(trace: RunTrace | None, path: Path, record: RunRecord) -> None:
+    """Write the timeline of a run, if there is one. A disk that refuses it is told of."""
+    if trace is None:
+        return
+    try:
+        trace.write(path)
+    except OSError as error:
+        record.notice(f"{path}: cannot be written: {error.strerror or error}")
+    else:
+        record.timeline(trace.dropped)
+
+
+def _nodes(plan: Plan) -> dict[str, str]:
+    """By stage of the plan, its node."""
+    return {
+        stage_name(cluster.name, index): stage.node
+        for cluster in plan.clusters
+        for index, stage in enumerate(cluster.stages)
+    }
+
+
+def _speed(imitate: Imitation | None) -> float:
+    return 1.0 if imitate is None else imitate.speed
 
 
 def _joins(

@@ -30,8 +30,15 @@ class HourWatch:
     """Compares the hours of nodes with the clock. At first every node counts as there."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._hours = {node.name: node.hours for node in nodes if node.hours != _ALL_DAY}
+        self._hours: dict[str, int] = {}
+        self.know(nodes)
         self._away: set[str] = set()
+
+    def know(self, nodes: Iterable[Node]) -> None:
+        """These nodes are in the run now, some of which may have come since."""
+        for node in nodes:
+            if node.hours != _ALL_DAY:
+                self._hours[node.name] = node.hours
 
     @property
     def away(self) -> frozenset[str]:

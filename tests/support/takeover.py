@@ -23,6 +23,7 @@ STATE = DriverState(
     averaged={"c0": 16, "c1": 15},
     begun={"c0": 5, "c1": 5},
     stopping=False,
+    left=[],
     snapshots={3: {"c1": 18}},
     elapsed_s=60.0,
 )

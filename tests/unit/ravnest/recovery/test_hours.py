@@ -41,3 +41,13 @@ def test_whenever_it_is_asked_orders_alternate_and_follow_the_hours(hours: int, 
         assert inside or "a" in watch.away
         assert watch.turn(utc_s) == []
     assert kinds == [("leave", "join")[i % 2] for i in range(len(kinds))]
+
+
+def test_nodes_that_come_later_are_watched_too() -> None:
+    watch = HourWatch([])
+    assert watch.turn(0.0) == []
+    watch.know([Node(name="new", flops_per_s=1.0, memory_bytes=1, up_bytes_per_s=1.0, down_bytes_per_s=1.0, hours=2)])
+    (left,) = watch.turn(0.0)
+    assert (left.kind, left.node) == ("leave", "new")
+    (back,) = watch.turn(3600.0)
+    assert (back.kind, back.node) == ("join", "new")
