@@ -6,7 +6,8 @@ have answered, and the first instructions. Nothing is started anew: the stages k
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ravnest.driver import instructions as ins
@@ -24,6 +25,7 @@ ANSWER_S = SILENCE_FLOOR_S
 
 _POLL_S = 0.1
 _REACH_S = 2.0
+_TRIED_TOGETHER = 64
 
 
 class NothingToTakeOver(RunFailed):
@@ -38,10 +40,18 @@ class Answers:
     early: list[Delivery]
 
 
-def reached(host: str, port: int) -> bool:
-    """Whether something listens there."""
+def any_reached(places: Iterable[tuple[str, int]]) -> bool:
+    """Whether something listens at any of these places (host, port). They are tried together, for two seconds each."""
+    pool = ThreadPoolExecutor(_TRIED_TOGETHER)
     try:
-        socket.create_connection((host, port), timeout=_REACH_S).close()
+        return any(pool.map(_reached, places))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reached(place: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(place, timeout=_REACH_S).close()
     except OSError:
         return False
     return True

@@ -23,11 +23,11 @@ from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
-from ravnest.driver.run_store import DriverState, load_state, plan_beside, plan_sum, plan_with_comers
+from ravnest.driver.run_store import DriverState, TakenOver, load_state, plan_beside, plan_sum, plan_with_comers
 from ravnest.driver.session import train
 from ravnest.driver.signals import StopOnInterrupt
-from ravnest.driver.taking_over import NothingToTakeOver, reached
-from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RavnestError, RunFailed
+from ravnest.driver.taking_over import NothingToTakeOver, any_reached
+from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, NotWritten, RavnestError, RunFailed
 from ravnest.recovery import Restarts
 from ravnest.stage.device import require_device
 
@@ -133,25 +133,28 @@ def run(
                 continue
             except RavnestError as error:
                 gone = isinstance(error, NodeNotThere) and begun  # it was there when the run was planned
-                if isinstance(error, InvalidInput | Interrupted) and not gone:
+                if isinstance(error, TakenOver) or (isinstance(error, InvalidInput | Interrupted) and not gone):
                     raise
-                kind = type(error) if isinstance(error, RunFailed) else RunFailed
-                advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
-                log = prepared.folder.ray_log
-                said = f"what Ray said is in {log}" if log.is_file() and log.stat().st_size > 0 else None
-                failure = kind("; ".join(filter(None, (str(error), said, advice))))
-                if not isinstance(error, NodeLost | NodeNotThere) or interrupt.wanted:
-                    raise failure from error
-                wanted = partial(_wants_end, interrupt, folder.path)
-                last = with_comers(prepared.plan)
-                anew = begun_again(restarts, prepared, last, address, str(error), watched, wanted)
+                anew, last = None, prepared.plan
+                if isinstance(error, NodeLost | NodeNotThere) and not interrupt.wanted:
+                    last = with_comers(prepared.plan)
+                    wanted = partial(_wants_end, interrupt, folder.path)
+                    anew = begun_again(restarts, prepared, last, address, str(error), watched, wanted)
                 if anew is None:
-                    raise failure from error
+                    advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
+                    raise _failure(error, prepared.folder.ray_log, advice) from error
                 plan, plan_path = anew.plan, (plan_path if anew.plan is last else None)
                 resume, other_data, taking, begun = anew.resumes, anew.resumes, None, True
                 interrupt.gracefully = False
                 continue
             return finish(prepared, record, control, encrypted=encrypt)
+
+
+def _failure(error: RavnestError, ray_log: Path, advice: str | None) -> RunFailed:
+    """The error with what helps: where Ray's own words are, and how to go on."""
+    said = f"what Ray said is in {ray_log}" if ray_log.is_file() and ray_log.stat().st_size > 0 else None
+    text = "; ".join(filter(None, (str(error), said, advice)))
+    return type(error)(text) if isinstance(error, NodeLost | NotWritten) else RunFailed(text)
 
 
 def _wants_end(interrupt: StopOnInterrupt, folder: Path) -> bool:
@@ -185,7 +188,7 @@ def _why_not(state: DriverState, plan_path: Path, address: str | None) -> str | 
         return f"{plan_path} is not the plan of the run that was under way, whose stages end by themselves"
     if (state.address is None) != (address is None):
         return f"the run that was under way was {'without' if state.address is None else 'with'} a Ray cluster"
-    if not any(reached(at.host, at.pipeline_port) for at in state.stages.values()):
+    if not any_reached((at.host, at.pipeline_port) for at in state.stages.values()):
         return "no stage of the run that was under way can be reached any more"
     return None
 

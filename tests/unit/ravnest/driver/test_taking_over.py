@@ -2,6 +2,8 @@
 twice, and all anchors are equal."""
 
 import random
+import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from ravnest.driver.remembering import changing, state_of
 from ravnest.driver.run_store import SessionStart
 from ravnest.driver.session import run_control
 from ravnest.driver.standing import Standing
+from ravnest.driver.taking_over import any_reached
 from ravnest.errors import NodeLost
 from ravnest.stage.setup import StageAddress
 from tests.support.local import local_run, setups_of, tiny_job
@@ -172,3 +175,17 @@ def test_where_only_a_cluster_is_left_that_was_leaving_all_is_saved_and_the_run_
     assert run.control.accounts.averaged == dict(run.control.updates), "nothing that c1 has made is lost"
     assert run.result.begun[-1].updates == dict(run.control.updates), "and it is in the last checkpoint"
     assert run.result.checkpoints
+
+
+def test_places_are_tried_together(monkeypatch):
+    together = threading.Barrier(3, timeout=30.0)
+
+    def connect(place, timeout):
+        together.wait()
+        if place[1] != 2:
+            raise ConnectionRefusedError
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert any_reached(("desk", port) for port in (1, 2, 3))
+    assert not any_reached(("desk", port) for port in (1, 3, 4))

@@ -18,7 +18,8 @@ from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.preparation import writer_opener
-from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RunFailed
+from ravnest.driver.run_store import TakenOver
+from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RunFailed, WrongMessage
 from ravnest.job.config import Job
 from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import tiny_job
@@ -314,3 +315,19 @@ def test_a_run_that_is_asked_to_stop_before_it_trains_ends_at_its_next_step(
         driver.run(plan, out_dir=folder.path, observer=Recorded())
     assert began == [[]]
     assert len(list(folder.path.glob(".request-*"))) == 1, "that of a node is for later"
+
+
+def test_a_driver_whose_run_was_taken_over_says_just_that(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    checkpoint(folder, plan, job)
+    error = failed(monkeypatch, plan, job, folder, TakenOver(), ["training"])
+    assert str(error) == str(TakenOver())
+
+
+def test_an_error_of_any_class_is_told_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    error = failed(monkeypatch, plan, job, folder, WrongMessage("c0.s0", "sent nonsense"), ["training"])
+    assert str(error) == "c0.s0 sent nonsense; there was no checkpoint yet"
+    assert type(error) is RunFailed
