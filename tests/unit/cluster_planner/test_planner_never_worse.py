@@ -54,8 +54,8 @@ def random_model(random: np.random.Generator) -> ModelCosts:
 
 
 def parts_and_nodes(fleet: Fleet, least: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each region alone, the fleet without one region and without its slowest, and its fastest parts. Where clusters may
-    have one stage: each node, and only parts of up to four, since searching the others takes seconds.
+    """Each region alone, the fleet without one region and without its slowest, and its fastest parts. Where clusters
+    may have one stage: each node, and only parts of up to four, since searching the others takes seconds.
     """
     everyone = tuple(range(len(fleet.nodes)))
     most = 4 if least == 1 else len(everyone)
