@@ -189,7 +189,7 @@ class Collaboration:
         name = f"{peer.name}.{peer.visit}"
 
         def added() -> bool:
-            if step != self.owner.step or name not in self.owner.peers:
+            if not self.owner.counts(name, step):
                 return False
             forms = self.backbone.forms
             self._sum.add(decoded_vectors(said, forms, float(samples)), samples, peer.name)

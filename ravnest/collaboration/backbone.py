@@ -294,7 +294,7 @@ class Backbone:
         if whole is None or self._ending:
             return
         # A contribution that is too late, whose step was committed without it, is told to the owner alone.
-        if whole.step == self.step and visitor.peer in self._owner.peers:
+        if self._owner.counts(visitor.peer, whole.step):
             assert visitor.person is not None
             self._people.scaled(self._sum.add(whole.vectors, whole.samples, visitor.person.key))
         self._decide(ContributionCame(visitor.peer, whole.step, whole.samples))

@@ -18,6 +18,7 @@ nobody waits for it: it is asked by itself for what it has, while the others com
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from ravnest.collaboration.progress import Report, full_at_s, quotas
 
@@ -26,7 +27,9 @@ FIRST_PATIENCE_S = 120.0
 
 LEAST_PATIENCE_S = 5.0
 PATIENCE_FACTOR = 4.0
-"""A contribution may take so many times the longest one of the last `RECENT`, and never less than LEAST_PATIENCE_S."""
+"""A contribution may take so many times the longest one of the last `RECENT`, and never less than LEAST_PATIENCE_S. Of
+the longest one no more counts than so many times the median over peers: else who always comes last would be waited for
+longer each time."""
 
 RECENT = 32
 
@@ -151,6 +154,7 @@ class StepOwner:
         self._awaited: set[str] | None = None  # None: collecting
         self._opened_s = 0.0
         self._took_s: deque[float] = deque(maxlen=RECENT)
+        self._took_last_s: dict[str, float] = {}  # by peer
         self._refused: Counter[str] = Counter()
         self._asked: dict[str, _Word] = {}
         self._broken: Counter[str] = Counter()  # how often a peer has broken its word
@@ -171,12 +175,19 @@ class StepOwner:
         """How long a contribution may take from the opening on."""
         if not self._took_s:
             return FIRST_PATIENCE_S
-        return max(LEAST_PATIENCE_S, PATIENCE_FACTOR * max(self._took_s))
+        longest_s = max(self._took_s)
+        if self._took_last_s:
+            longest_s = min(longest_s, PATIENCE_FACTOR * median(self._took_last_s.values()))
+        return max(LEAST_PATIENCE_S, PATIENCE_FACTOR * longest_s)
 
     @property
     def needed(self) -> int:
         """Samples that are still missing from the sum."""
         return max(0, self.target_batch - sum(self._given.values()))
+
+    def counts(self, peer: str, step: int) -> bool:
+        """Whether a contribution of this peer to that step counts: until it has given a whole batch by itself."""
+        return peer in self._ready and step == self.step and self._given[peer] < self.target_batch
 
     def next_due_s(self, now_s: float) -> float | None:
         """When TimePassed is due at the latest; None while only messages can change anything."""
@@ -239,11 +250,12 @@ class StepOwner:
                 self._broke_word(peer)
             elif now_s <= word.until_s and self._doubted[peer]:
                 self._doubted[peer] -= 1
-        if event.step == self.step:
+        if self.counts(peer, event.step):
             self._given[peer] += event.samples
             self._sent(peer)
             if self._awaited is not None:
-                self._took_s.append(now_s - self._opened_s)
+                self._took_last_s[peer] = now_s - self._opened_s
+                self._took_s.append(self._took_last_s[peer])
         return alone
 
     def _open(self, now_s: float) -> list[Instruction]:
@@ -292,5 +304,5 @@ class StepOwner:
     def _forget(self, peer: str) -> None:
         self._ready.discard(peer)
         self._sent(peer)
-        for known in (self._refused, self._asked, self._broken, self._doubted):
+        for known in (self._refused, self._asked, self._broken, self._doubted, self._took_last_s):
             known.pop(peer, None)

@@ -109,10 +109,11 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_volunteers_join_late_and_are_killed_and_a_liar_is_put_out(
+def test_volunteers_join_late_and_are_killed_and_a_liar_is_put_out_and_the_backbone_is_resumed(
     tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    job, out = tmp_path / "job", tmp_path / "out"
+    job = tmp_path / "job"
+    out = job / "out"  # what it keeps there is not sent to volunteers when it is resumed
     job.mkdir()
     (job / "rows.py").write_text(CODE)
     (job / "job.yaml").write_text(JOB)
@@ -123,8 +124,12 @@ def test_volunteers_join_late_and_are_killed_and_a_liar_is_put_out(
         started.append(command(tmp_path, "join", *given))
         return started[-1]
 
-    backbone = command(tmp_path, "start", str(job / "job.yaml"), "--listen", "127.0.0.1:0", "--out", str(out))
-    started.append(backbone)
+    def start(listen: str, *more: str) -> subprocess.Popen[str]:
+        given = (str(job / "job.yaml"), "--listen", listen, "--out", str(out))
+        started.append(command(tmp_path, "start", *given, *more))
+        return started[-1]
+
+    backbone = start("127.0.0.1:0")
     until((out / "invitation.txt").exists, "the backbone listens")
     invitation = read_invitation((out / "invitation.txt").read_text())
     # Whoever has no invitation gets no word in, and stops nobody.
@@ -132,6 +137,12 @@ def test_volunteers_join_late_and_are_killed_and_a_liar_is_put_out(
         stranger.sendall(os.urandom(4096))
     steady, killed = volunteer("steady"), volunteer("killed")
     until(lambda: any(entry["peers"] == 2 for entry in curve(out)), "both take part")
+    backbone.send_signal(signal.SIGINT)
+    assert backbone.wait(DEADLINE_S) == 130
+    made = len(curve(out))
+    backbone = start(invitation.addresses[0], "--resume")
+    until(lambda: any(entry["peers"] == 2 for entry in curve(out)[made:]), "both have come back")
+    assert read_invitation((out / "invitation.txt").read_text()) == invitation
     killed.send_signal(signal.SIGKILL)
     late = volunteer("late")
     assert "put out" in said_to_liar(out, tmp_path)

@@ -244,3 +244,27 @@ def test_a_batch_that_only_doubted_peers_have_sent_is_committed() -> None:
     opened = owner.handle(ContributionCame("slow", 0, 100), now_s + 1.0)
     assert opened == [OpenStep(0, {"slow": 0})]
     assert owner.handle(TimePassed(), now_s + 1.0) == [CommitStep(0, {"slow": 100})]
+
+
+def test_who_always_comes_last_is_not_waited_for_longer_each_time() -> None:
+    owner, now_s = owner_of("a", "b", "liar"), 0.0
+    for step in range(20):
+        for peer in ("a", "b", "liar"):
+            owner.handle(PeerBecameReady(peer, step), now_s)
+            owner.handle(progress(peer, 40, rate=0.0, step=step), now_s)
+        for peer in ("a", "b"):
+            owner.handle(ContributionCame(peer, step, 40), now_s + 1.0)
+        now_s += 0.999 * owner.patience_s
+        owner.handle(ContributionCame("liar", step, 40), now_s)
+        assert owner.step == step + 1
+    assert owner.patience_s <= 16.0
+
+
+def test_one_peer_gives_no_more_than_a_batch_unasked() -> None:
+    owner = owner_of("a", "liar")
+    owner.handle(progress("a", 10, rate=0.0), 0.0)
+    for _ in range(50):
+        owner.handle(ContributionCame("liar", 0, 100), 0.1)
+    assert not owner.counts("liar", 0)
+    assert owner.open
+    assert owner.handle(ContributionCame("a", 0, 10), 1.0) == [CommitStep(0, {"liar": 100, "a": 10})]
