@@ -14,6 +14,7 @@ So an expert whose host has died goes on from the last state that the host hande
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,10 @@ CHECKPOINT_LOOKS = 2
 FRESH_LOOKS = 4
 OTHERS_LOOKS = 30
 """A host that is started later is left the experts that are meant for it."""
+
+
+LEAST_ROOM = 1e-3
+"""Whoever takes no expert keeps copies where nobody else can."""
 
 
 class Origin(Enum):
@@ -130,6 +135,15 @@ def rank(expert: Expert, member: str) -> bytes:
     return hashlib.sha256(f"{expert_text(expert)}/{member}".encode()).digest()
 
 
-def stand_by(expert: Expert, hosts: Collection[str], own: str) -> str | None:
-    """Which other host keeps a copy of an expert's state; None when there is no other."""
-    return max((host for host in hosts if host != own), key=lambda host: rank(expert, host), default=None)
+def stand_by(expert: Expert, hosts: Mapping[str, int], own: str) -> str | None:
+    """Which other host keeps a copy of an expert's state; None when there is no other.
+
+    hosts: how many experts each of them takes. So many times as many copies come to one that takes so many times as
+    many, since its memory is larger: weighted rendezvous hashing, −ln(u) / weight is least, with u uniform in (0, 1).
+    """
+
+    def distance(host: str) -> float:
+        uniform = (int.from_bytes(rank(expert, host)[:7], "big") + 0.5) / 2.0**56
+        return -math.log(uniform) / max(hosts[host], LEAST_ROOM)
+
+    return min((host for host in hosts if host != own), key=lambda host: (distance(host), host), default=None)

@@ -224,7 +224,11 @@ class ExpertHost:
     def _offer(self, expert: Expert) -> None:
         """Hand an expert to the next host that it prefers, of those with room that have not refused it."""
         refused = self._offered[expert]
-        room = [name for name, host in self._hosts.items() if host.most_experts > host.experts and name not in refused]
+        room = {
+            name: host.most_experts - host.experts
+            for name, host in self._hosts.items()
+            if host.most_experts > host.experts and name not in refused
+        }
         to = stand_by(expert, room, self._endpoint.name)
         if to is None:
             del self._offered[expert]
@@ -342,8 +346,9 @@ class ExpertHost:
         self._store(withdrawals(self._config.places, [expert], self._experts))
 
     def _copy_changed(self, now_s: float) -> None:
+        takes = {name: host.most_experts for name, host in self._hosts.items()}
         for expert, held in self._experts.items():
-            to = stand_by(expert, self._hosts, self._endpoint.name)
+            to = stand_by(expert, takes, self._endpoint.name)
             if to is None or not self._copied.is_due(expert, to, held.updates, now_s):
                 continue
             if self._send_copy(expert, to, take_over=False):

@@ -95,9 +95,16 @@ def test_no_more_than_there_is_room_for() -> None:
 
 def test_stand_bys_are_spread_and_change_little() -> None:
     experts = list(Grid("test", (16, 16)).experts())
-    of_three = {expert: stand_by(expert, [A, B, C], A) for expert in experts}
+    of_three = {expert: stand_by(expert, {A: 4, B: 4, C: 4}, A) for expert in experts}
     assert {A, None}.isdisjoint(of_three.values())
     assert 90 < sum(one == B for one in of_three.values()) < 166
-    assert all(stand_by(expert, [A, B], A) == B for expert in experts)
-    assert stand_by((0, 0), [A], A) is None
+    assert all(stand_by(expert, {A: 4, B: 4}, A) == B for expert in experts)
+    assert all(stand_by(expert, {A: 4, B: 0}, A) == B for expert in experts)
+    assert stand_by((0, 0), {A: 4}, A) is None
     assert rank((0, 0), A) != rank((0, 1), A)
+
+
+def test_copies_come_to_hosts_in_proportion_to_what_they_take() -> None:
+    experts = list(Grid("test", (32, 32)).experts())
+    of_two = [stand_by(expert, {A: 1, B: 30, C: 3}, A) for expert in experts]
+    assert 60 < of_two.count(C) < 130  # 93 of 1024 are expected
