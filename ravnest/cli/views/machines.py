@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from cluster_planner import format_count
 from ravnest.formatting import size
@@ -24,10 +25,14 @@ _MARKS = {"fails": "[red]fails[/red]", "warns": "[yellow]warns[/yellow]"}
 
 def show_doctor(checked: DoctorReport, console: Console) -> None:
     """Prints the findings, those that would make a run fail first."""
+    findings = Table.grid(padding=(0, 2, 0, 0))
+    findings.add_column(no_wrap=True)
+    findings.add_column(overflow="fold")
     for finding in sorted(checked.findings, key=lambda each: each.level):
-        line = f"{_MARKS[finding.level]}  [bold]{escape(finding.about)}[/bold] {escape(finding.message)}"
-        console.print(line, highlight=False)
-        console.print(f"       {escape(finding.advice)}", style="dim", highlight=False)
+        findings.add_row(_MARKS[finding.level], Text.assemble((finding.about, "bold"), " ", finding.message))
+        findings.add_row("", Text(finding.advice, style="dim"))
+    if checked.findings:
+        console.print(findings)
     failing = sum(finding.level == "fails" for finding in checked.findings)
     seen = f"looked at {format_count(len(checked.facts), 'machine')} and {format_count(len(checked.pairs), 'pair')}"
     verdict = (

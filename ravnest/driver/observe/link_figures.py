@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from ravnest.driver.observe.report import Hop
 from ravnest.stage import messages as m
 
+_MOST_ROUNDS = 64
+"""So many rounds may be under way at a time; a stage that names more has them forgotten, the latest first."""
+
 LinkReport = m.LinksUsed | m.RingFinishedMessage
 _Link = tuple[str, str]
 """(sender, receiver): names of stages."""
@@ -49,6 +52,8 @@ class LinkFigures:
             link = sender, stage
             found[link] = min(rate, found.get(link, rate))
             self._news.setdefault(link, {})["hop_bytes_per_s"] = rate
+        if len(self._hops) > _MOST_ROUNDS:
+            del self._hops[max(self._hops)]
 
     def slowest_hop(self, round_: int) -> Hop | None:
         """The slowest hop of a round that is committed; None where none was timed. Older rounds are forgotten."""
