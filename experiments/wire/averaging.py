@@ -23,7 +23,7 @@ CLUSTERS = 8
 MOST, LEAST_RATIO = 0.002, 50.0
 CLIP = 1.0
 ROUND_UPDATES = 10
-ROUNDS = {"characters": 60, "digits": 20}
+ROUNDS = {"characters": 40, "digits": 12}
 LR = 2e-3
 OUTER = {"lr": 0.7, "momentum": 0.9}
 

@@ -23,7 +23,7 @@ from ravnest.training.precision import WireName, ring_wire
 MOST, LEAST_RATIO = 0.01, 32.0
 CLIP = 1.0
 LR = 2e-3
-UPDATES = {"characters": 1500, "digits": 400}
+UPDATES = {"characters": 1000, "digits": 40}
 
 
 def run(*, quick: bool) -> Part:

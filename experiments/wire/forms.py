@@ -19,7 +19,7 @@ EXACT = "float32"
 FORMS: Sequence[WireName] = (EXACT, "bfloat16", "int8", "int4")
 RATIOS: Mapping[str, float] = {form: 1 / bytes_per_float32_byte(form) for form in FORMS}
 """How many times fewer bytes than float32 a form takes, scales included."""
-SEEDS = range(5)
+SEEDS = range(10)
 
 Losses = Mapping[str, Mapping[str, Sequence[float]]]
 """By task and form: the held-out loss of each seed."""
