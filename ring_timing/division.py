@@ -78,7 +78,7 @@ def divide(elements: int, element_bytes: float, links: RingLinks) -> Division:
     """
     vector_bytes, members = int(elements * element_bytes), max(1, len(links.hop_bytes_per_s))
     slowest = min(links.hop_bytes_per_s, default=None)
-    chunk_elements = chunk_elements_for(slowest, max(1, int(2 * element_bytes)) / 2, vector_bytes)
+    chunk_elements = chunk_elements_for(slowest, int(element_bytes) or element_bytes, vector_bytes)
     if direct_is_faster(vector_bytes, members, links.pair_latency_s, links.pair_bytes_per_s):
         return Division(True, chunk_elements)
     given = vector_bytes, chunk_elements * element_bytes, links.hop_bytes_per_s, links.hop_latency_s

@@ -6,7 +6,7 @@ back in its next, the mean is encoded once more by who owns it, and all take wha
 that of the rings (ring_allreduce/ring/wire_forms.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import torch
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from experiments.harness.report import Part
 from experiments.pipeline.tasks import SHAKESPEARE, Batch, Characters, Digits, Task
-from experiments.wire.forms import SEEDS, losses_of, part_of
-from ravnest.training.precision import WireName, ring_wire
+from experiments.wire.forms import FORMS, SEEDS, losses_of, part_of
+from ravnest.training.precision import RoundWireName, ring_wire
 from ring_allreduce.ring import decode, encode
 from ring_allreduce.rounds import Nesterov
 
 CLUSTERS = 8
+ROUND_FORMS: Sequence[RoundWireName] = (*FORMS, "sparse")
 MOST, LEAST_RATIO = 0.002, 50.0
 CLIP = 1.0
 ROUND_UPDATES = 10
@@ -36,7 +37,9 @@ def run(*, quick: bool) -> Part:
         tasks["characters"] = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
     seeds = SEEDS[:1] if quick else SEEDS
     rounds = dict.fromkeys(ROUNDS, 1) if quick else ROUNDS
-    losses = losses_of(tasks, lambda name, task, form, seed: trained(task, form, seed, rounds[name]), seeds)
+    losses = losses_of(
+        tasks, ROUND_FORMS, lambda name, task, form, seed: trained(task, form, seed, rounds[name]), seeds
+    )
     sizes = "; ".join(f"{task.name}; {rounds[name]} rounds" for name, task in tasks.items())
     return part_of(
         "averaging",
@@ -51,7 +54,7 @@ def run(*, quick: bool) -> Part:
     )
 
 
-def trained(task: Task, form: WireName, seed: int, rounds: int) -> float:
+def trained(task: Task, form: RoundWireName, seed: int, rounds: int) -> float:
     """The held-out loss of the anchor after so many rounds."""
     anchor = task.model(seed)
     clusters = [task.model(seed) for _ in range(CLUSTERS)]
@@ -82,7 +85,7 @@ def updated(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, batc
         optimizer.step()
 
 
-def averaged(parts: list[Tensor], carries: list[Tensor], form: WireName) -> Tensor:
+def averaged(parts: list[Tensor], carries: list[Tensor], form: RoundWireName) -> Tensor:
     """The mean of these vectors as all members hold it. `carries`: what was lost, of each and of the mean's owner."""
     total = torch.zeros_like(parts[0])
     for index, part in enumerate(parts):
@@ -90,7 +93,7 @@ def averaged(parts: list[Tensor], carries: list[Tensor], form: WireName) -> Tens
     return _passed(total / len(parts), carries, len(parts), form)
 
 
-def _passed(vector: Tensor, carries: list[Tensor], index: int, form: WireName) -> Tensor:
+def _passed(vector: Tensor, carries: list[Tensor], index: int, form: RoundWireName) -> Tensor:
     wire, whole = ring_wire(form), vector + carries[index]
     carries[index] = torch.zeros_like(whole)
     return decode(wire, encode(wire, whole, 1.0, carries[index]), whole.numel(), 1.0, torch.float32)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from experiments.harness.report import Part
 from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
-from experiments.wire.forms import SEEDS, losses_of, part_of
+from experiments.wire.forms import FORMS, SEEDS, losses_of, part_of
 from ravnest.splitting import ValueSpec
 from ravnest.stage.boundary_tensors import Crossing
 from ravnest.training.precision import WireName, ring_wire
@@ -23,7 +23,7 @@ from ravnest.training.precision import WireName, ring_wire
 MOST, LEAST_RATIO = 0.01, 32.0
 CLIP = 1.0
 LR = 2e-3
-UPDATES = {"characters": 1000, "digits": 40}
+UPDATES = {"characters": 600, "digits": 40}
 
 
 def run(*, quick: bool) -> Part:
@@ -34,7 +34,7 @@ def run(*, quick: bool) -> Part:
         tasks["characters"] = Characters(SHAKESPEARE, layers=4, width=64, context=32, batch=16)
     seeds = SEEDS[:1] if quick else SEEDS
     updates = dict.fromkeys(UPDATES, 3) if quick else UPDATES
-    losses = losses_of(tasks, lambda name, task, form, seed: trained(task, form, seed, updates[name]), seeds)
+    losses = losses_of(tasks, FORMS, lambda name, task, form, seed: trained(task, form, seed, updates[name]), seeds)
     sizes = "; ".join(f"{task.name}; {updates[name]} updates" for name, task in tasks.items())
     return part_of(
         "cuts",

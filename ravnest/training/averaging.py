@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ravnest.errors import InvalidInput
 from ravnest.job_sections import FractionBelowOne, PositiveFloat, Section
-from ravnest.training.precision import WireName, bytes_per_float32_byte, ring_wire
+from ravnest.training.precision import RoundWireName, bytes_per_float32_byte, ring_wire
 from ring_allreduce.ring import Wire
 from ring_allreduce.rounds import Nesterov
 
@@ -63,7 +63,7 @@ class AveragingConfig(Section):
     outer: Annotated[Literal["none"] | OuterConfig, BeforeValidator(_outer)] = "none"
     """How the mean changes the anchor: none adds it as it is."""
 
-    wire: WireName = "float32"
+    wire: RoundWireName = "float32"
     """The form in which progress travels. What a shorter form loses is fed back in the next round."""
 
     buffers: dict[str, BufferRule] = Field(default_factory=dict)

@@ -18,13 +18,16 @@ from ring_allreduce.ring import Wire, bytes_per_element
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 WireName: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "int4"]
+RoundWireName: TypeAlias = WireName | Literal["sparse"]
+"""What rounds may travel in: `sparse` needs what it leaves out to be fed back, which rounds do."""
 
-_WIRES: Mapping[WireName, Wire] = {
+_WIRES: Mapping[RoundWireName, Wire] = {
     "float32": "exact",
     "bfloat16": "bfloat16",
     "float16": "float16",
     "int8": "int8",
     "int4": "int4",
+    "sparse": "sparse",
 }
 _FLOAT32_BYTES = 4
 
@@ -71,11 +74,11 @@ class WireConfig(Section):
     """The form of gradients."""
 
 
-def ring_wire(name: WireName) -> Wire:
+def ring_wire(name: RoundWireName) -> Wire:
     """The name that ring_allreduce has for a form."""
     return _WIRES[name]
 
 
-def bytes_per_float32_byte(name: WireName) -> float:
+def bytes_per_float32_byte(name: RoundWireName) -> float:
     """How many bytes each byte of a float32 tensor takes on the wire."""
     return bytes_per_element(_WIRES[name]) / _FLOAT32_BYTES

@@ -1,4 +1,4 @@
-"""One chunk as it travels: exact, bfloat16, float16, blockwise int8 or int4, and what the receiver makes of it. Pure.
+"""One chunk as it travels: exact or in one of five shorter forms, and what the receiver makes of it. Pure.
 
 In: a vector of numbers and the weight behind it. Out: the tensors that carry it, and the residual that is left for
 error feedback; or the vector again, unless it is refused. This module knows no ring, member or round: the executor
@@ -10,6 +10,8 @@ keeps the residual, and the next round adds it.
     int8       round(x / scale), scale = max|x| / 127 of each BLOCK numbers, the scales beside them in float32
     int4       round(x / scale), scale = max|x| / 7 of each 64 numbers, the scales beside them in bfloat16; a byte has
                two numbers, the first in its low half, each plus 8
+    sparse     of each BLOCK numbers the KEPT that are largest, as int4 with one scale, and their places in a byte each;
+               the others are zeros, so that only who feeds back what is lost may use it
 """
 
 import math
@@ -23,12 +25,15 @@ from torch import Tensor
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring.events import LEAST_WEIGHT
 
-Wire = Literal["exact", "bfloat16", "float16", "int8", "int4"]
+Wire = Literal["exact", "bfloat16", "float16", "int8", "int4", "sparse"]
 
 WIRES: tuple[Wire, ...] = get_args(Wire)
 
 BLOCK = 256
 """Numbers that share one scale in int8; the last block of a chunk may be shorter, in int4 too."""
+
+KEPT = 12
+"""Numbers of each BLOCK that travel in sparse: 20 bytes for 1,024 with their places and the scale."""
 
 NOT_FINITE = "it holds NaN or infinite numbers"
 
@@ -87,6 +92,7 @@ _BLOCKWISE: Mapping[Wire, _Blockwise] = {
     "int8": _Blockwise(127, BLOCK, torch.float32, 1),
     "int4": _Blockwise(7, 64, torch.bfloat16, 2),
 }
+_SPARSE = _Blockwise(7, KEPT, torch.bfloat16, 2)
 _SHIFT = 8
 """What is added to a whole number of int4, so that it fits into half of a byte."""
 
@@ -107,6 +113,8 @@ def check_wire(wire: Wire, dtype: torch.dtype) -> None:
 def bytes_per_element(wire: Wire, dtype: torch.dtype = torch.float32) -> float:
     """Return the bytes that one number of a vector of `dtype` takes on the wire, scales included, headers not."""
     check_wire(wire, dtype)
+    if wire == "sparse":
+        return KEPT * (1.0 + _SPARSE.bytes_per_element) / BLOCK
     if wire in _BLOCKWISE:
         return _BLOCKWISE[wire].bytes_per_element
     return float(dtype.itemsize) if wire == "exact" else 2.0
@@ -122,6 +130,8 @@ def encode(wire: Wire, partial: Tensor, weight: float, residual: Tensor | None) 
     if wire == "exact":
         return [partial]
     check_wire(wire, partial.dtype)
+    if wire == "sparse":
+        return _encode_sparse(partial, residual)
     if wire in _BLOCKWISE:
         return _encode_blocks(_BLOCKWISE[wire], partial, residual)
     factor = _mean_weight(weight) if wire == "float16" else 1.0
@@ -149,6 +159,10 @@ def decode(
     beyond `most`.
     """
     check_wire(wire, dtype)
+    if wire == "sparse":
+        vector = _decode_sparse(tensors, elements)
+        _require_within(vector, most)
+        return vector
     if wire in _BLOCKWISE:
         vector = _decode_blocks(_BLOCKWISE[wire], tensors, elements)
         _require_within(vector, most)
@@ -268,6 +282,40 @@ def _decode_blocks(form: _Blockwise, tensors: Sequence[Tensor], elements: int) -
         for scale, rows in zip(form.columns(scales, elements), form.blocks(vector), strict=True):
             rows *= scale
     return vector
+
+
+def _encode_sparse(partial: Tensor, residual: Tensor | None) -> list[Tensor]:
+    rows = torch.zeros(-(-partial.numel() // BLOCK), BLOCK)
+    rows.view(-1)[: partial.numel()] = partial
+    magnitudes = rows.abs().nan_to_num_(nan=math.inf)  # what is no number travels too, so that it is refused
+    places = magnitudes.topk(KEPT, dim=1, sorted=False).indices.sort(dim=1).values
+    sent = _encode_blocks(_SPARSE, rows.gather(1, places).view(-1), None)
+    tensors = [places.to(torch.uint8).view(-1), *sent]
+    if residual is not None:
+        rows.view(-1)[: partial.numel()] -= _sparse_rows(tensors).view(-1)[: partial.numel()]
+        residual += rows.view(-1)[: partial.numel()]
+    return tensors
+
+
+def _decode_sparse(tensors: Sequence[Tensor], elements: int) -> Tensor:
+    rows = -(-elements // BLOCK)
+    kept = rows * KEPT
+    _check_form(
+        tensors,
+        [("places", torch.uint8, kept), ("values", _SPARSE.values, kept // 2), ("scales", _SPARSE.scales, rows)],
+    )
+    places = tensors[0].view(rows, KEPT)
+    if not bool((places[:, 1:] > places[:, :-1]).all()):
+        raise InvalidInput("the places of a block must rise")
+    return _sparse_rows(tensors).view(-1)[:elements]
+
+
+def _sparse_rows(tensors: Sequence[Tensor]) -> Tensor:
+    """The blocks (rows, BLOCK) that these tensors carry. Raises InvalidInput for scales that nobody computes."""
+    places, *sent = tensors
+    rows = places.numel() // KEPT
+    values = _decode_blocks(_SPARSE, sent, places.numel()).view(rows, KEPT)
+    return torch.zeros(rows, BLOCK).scatter_(1, places.view(rows, KEPT).to(torch.int64), values)
 
 
 def _packed_halves(rounded: Tensor) -> Tensor:

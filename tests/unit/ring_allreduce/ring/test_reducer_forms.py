@@ -13,6 +13,8 @@ FORMS = {
     "float16": {"wire": "float16"},
     "int8": {"wire": "int8"},
     "int4": {"wire": "int4"},
+    "sparse": {"wire": "sparse"},
+    "direct sparse": {"wire": "sparse", "direct": True},
     "direct int8": {"wire": "int8", "direct": True},
     "unequal bfloat16": {"wire": "bfloat16", "shares": (0.0, 0.0, 1.0)},
 }
@@ -38,11 +40,11 @@ def test_all_hold_the_same_bytes_near_the_mean(form, elements):
     averages = [fleet.results[name]["r", 1].average for name in "abc"]
     assert all(torch.equal(average, averages[0]) for average in averages)
     exact = sum(weights[name] * parts[1, name] for name in "abc") / 8.0
-    tolerance = {"exact": 1e-5, "int4": 0.8}.get(form.get("wire", "exact"), 0.05)
+    tolerance = {"exact": 1e-5, "int4": 0.8, "sparse": 4.0}.get(form.get("wire", "exact"), 0.05)
     torch.testing.assert_close(averages[0], exact, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "float16", "int8", "int4", "direct int8"])
+@pytest.mark.parametrize("form", ["bfloat16", "float16", "int8", "int4", "sparse", "direct sparse", "direct int8"])
 def test_what_compression_takes_comes_back_in_later_rounds(form):
     rounds = 60
     fleet, parts = Fleet([spec(elements=500, chunk=100, **FORMS[form])]), parts_of(500, rounds)

@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ring_allreduce.errors import InvalidInput
 from ring_allreduce.ring.wire_forms import (
     BLOCK,
+    KEPT,
     WIRES,
     bytes_per_element,
     check_wire,
@@ -47,7 +48,7 @@ def allowed_error(wire, vector, weight):
     if wire == "float16":
         least = weight if 1e-30 <= weight <= 1e30 else 1.0
         return vector.abs() * 2.0**-10 + least * 2.0**-24
-    block, step = {"int8": (BLOCK, 1 / 127 + 2e-6), "int4": (64, (1 + 2**-8) / 7)}[wire]
+    block, step = {"int8": (BLOCK, 1 / 127 + 2e-6), "int4": (64, (1 + 2**-8) / 7), "sparse": (BLOCK, 2.0)}[wire]
     largest = torch.zeros_like(vector)
     for start in range(0, vector.numel(), block):
         largest[start : start + block] = vector[start : start + block].abs().max()
@@ -157,6 +158,26 @@ def test_int4_a_byte_has_two_numbers_and_the_last_may_have_one(elements):
     assert torch.equal(through("int4", vector), vector)
 
 
+def test_sparse_keeps_the_largest_of_each_block_and_leaves_the_others_to_the_residual():
+    vector = torch.zeros(BLOCK + 20)
+    large = torch.arange(3, 3 + 20 * KEPT, 20)
+    vector[large] = torch.arange(1.0, KEPT + 1) * torch.tensor([1.0, -1.0]).repeat(KEPT // 2)
+    vector[BLOCK:] = 0.01
+    residual = torch.zeros_like(vector)
+    arrived = through("sparse", vector, 1.0, residual)
+    assert torch.allclose(arrived[large], vector[large], atol=0.51 * KEPT / 7)
+    assert arrived[:BLOCK].count_nonzero() == (arrived[large] != 0).sum()
+    assert arrived[BLOCK:].count_nonzero() == KEPT
+    assert torch.equal(residual, vector - arrived)
+
+
+@pytest.mark.parametrize("places", [[0] * KEPT, [1, 0, *range(2, KEPT)], [255, *range(KEPT - 1)]])
+def test_sparse_places_that_do_not_rise_are_refused(places):
+    _, values, scales = encode("sparse", torch.ones(BLOCK), 1.0, None)
+    with pytest.raises(InvalidInput, match="places"):
+        decode("sparse", [torch.tensor(places, dtype=torch.uint8), values, scales], BLOCK, 1.0, torch.float32)
+
+
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("at", [0, BLOCK, BLOCK + 4])
@@ -180,10 +201,14 @@ def test_scales_that_nobody_computes_are_refused(wire, scale):
 @given(st.sampled_from(WIRES), st.integers(0, 600), st.integers(0, 600), st.integers(0, 3), st.sampled_from(WIRES))
 def test_tensors_of_another_form_are_refused(wire, elements, sent, drop, sent_as):
     tensors = encode(sent_as, torch.ones(sent), 1.0, None)[: 3 - drop]
-    fits = sent_as == wire and sent == elements and len(tensors) == (2 if wire in ("int8", "int4") else 1)
-    if fits:
-        within = 2.0**-8 if wire == "int4" else 1e-5
-        assert torch.allclose(decode(wire, tensors, elements, 1.0, torch.float32), torch.ones(sent), rtol=within)
+    whole = {"int8": 2, "int4": 2, "sparse": 3}.get(wire, 1)
+    shared = {"int4": 2, "sparse": BLOCK}.get(wire, 1)  # so many numbers are told apart by nobody
+    assume(sent == elements or -(-sent // shared) != -(-elements // shared))
+    if sent_as == wire and sent == elements and len(tensors) == whole:
+        within = 2.0**-8 if wire in ("int4", "sparse") else 1e-5
+        arrived = decode(wire, tensors, elements, 1.0, torch.float32)
+        expected = arrived.bool().float() if wire == "sparse" else torch.ones(sent)
+        assert torch.allclose(arrived, expected, rtol=within)
     else:
         with pytest.raises(InvalidInput, match=r"tensors in a chunk|for torch"):
             decode(wire, tensors, elements, 1.0, torch.float32)
@@ -204,7 +229,7 @@ def test_only_float32_is_compressed(wire, dtype):
 
 
 def test_unknown_wires_and_integers_are_refused():
-    with pytest.raises(InvalidInput, match="exact, bfloat16, float16, int8, int4, not 'int3'"):
+    with pytest.raises(InvalidInput, match="exact, bfloat16, float16, int8, int4, sparse, not 'int3'"):
         check_wire("int3", torch.float32)
     with pytest.raises(InvalidInput, match="only floating"):
         check_wire("exact", torch.int64)
