@@ -1,9 +1,16 @@
+import json
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from ravnest.cli import watch
 from ravnest.cli.main import app, describe
+from ravnest.experts import table_thread
+from ravnest.experts.announcements import Seen
+from ravnest.experts.grid import Claim, Dated, HostNews, Listens
 
 FILE = """
 name: test
@@ -43,3 +50,38 @@ def test_a_wrong_file_is_told_with_its_name_and_key(command: str, tmp_path: Path
     assert code == 2
     assert str(path) in lines[0]
     assert "grid" in lines[0]
+
+
+def test_hosts_are_a_table_a_document_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    news = HostNews(Listens("attic", "192.0.2.7", 7800, 7801), 1, 4, 12.5, 0.25, 99)
+    seen = Seen({"attic": Dated(news, 1e10)}, {}, {(0, 1): Dated(Claim(1, 0, "attic"), 1e10)}, complete=True)
+    closed, pages = [], []
+
+    class Table:
+        def __init__(self, *given: object, **options: object) -> None: ...
+
+        def run(self, asked: object) -> Future[Seen]:
+            answer: Future[Seen] = Future()
+            answer.set_result(seen)
+            return answer
+
+        def close(self) -> None:
+            closed.append(1)
+
+    def page(look: Any, name: Path, token: str) -> None:
+        assert not closed[2:]  # the table is asked for as long as the page is shown
+        pages.append(look())
+
+    monkeypatch.setattr(table_thread, "TableThread", Table)
+    monkeypatch.setattr(watch, "show_members_page", page)
+    path = tmp_path / "experts.yaml"
+    path.write_text(FILE)
+    command = ["experts", "show", str(path), "--peer", "127.0.0.1:7"]
+    text, document = CliRunner().invoke(app, command), CliRunner().invoke(app, [*command, "--json"])
+    assert "test: 1 of 4 experts are hosted" in text.stdout
+    assert "1 of 4" in text.stdout.splitlines()[-2]
+    found = json.loads(document.stdout)
+    assert (found["hosts"][0]["experts"], found["hosts"][0]["answer_ms"]) == (["0.1"], 250.0)
+    assert CliRunner().invoke(app, [*command, "--page"]).exit_code == 0
+    assert pages == [found]
+    assert len(closed) == 3
