@@ -136,6 +136,7 @@ class Visit:
         Raises InvalidInput, Refused, Diverged: another visit would change nothing; RunFailed, or another RavnestError.
         """
         self._sign_in()
+        self._heard_s = self._now()  # agreeing to the code takes as long as it takes
         self._member.given.visits += 1
         while not stop():
             full = self._steps.computes and self._steps.samples >= self._trainer.target_batch

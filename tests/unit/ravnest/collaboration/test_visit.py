@@ -94,3 +94,16 @@ def test_a_training_that_has_diverged_ends_the_volunteer_instead_of_the_line(
     with pytest.raises(Diverged, match="nan"):
         visit.run(every(1000))
     assert len(numbers) == MOST_NOT_FINITE
+
+
+def test_who_takes_long_to_agree_is_not_told_that_the_backbone_was_silent(tmp_path: Path) -> None:
+    visit, lines, member, trainer = visit_of(tmp_path)
+    while len(lines.events) > 2:  # the state comes later
+        lines.events.pop()
+
+    def agreed_at_last(files: dict[str, bytes], job: str, session: int) -> Trainer:
+        lines.now_s += 3 * SILENT_S
+        return trainer
+
+    member.trainer = agreed_at_last
+    assert visit.run(every(5))
