@@ -59,7 +59,7 @@ def _round_bytes(plan: Plan) -> Mapping[str, int]:
 
 
 def predictions_of(plan: Plan) -> dict[str, object]:
-    """What the plan predicts of the whole fleet, and its spares, as plain data."""
+    """What the plan predicts of the whole fleet, as plain data."""
     predicted = plan.predicted
     return {
         "predicted": {
@@ -74,6 +74,5 @@ def predictions_of(plan: Plan) -> dict[str, object]:
         "average_every": plan.workload.average_every,
         "max_lag": plan.workload.max_lag,
         "max_staleness": plan.workload.max_staleness,
-        "spares": [{"node": spare.node, "reason": spare.reason} for spare in plan.spares],
         "nodes": len(plan.fleet.nodes),
     }

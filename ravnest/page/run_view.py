@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cluster_planner import Plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import event_of
-from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodesSharedOutEvent
+from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodeJoinedEvent, NodesSharedOutEvent
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.page.curves import Curve
@@ -88,6 +88,9 @@ class RunView:
         self._stages = {stage.facts.stage: stage for each in self._clusters.values() for stage in each.stages}
         self._links = LinkViews(plan, self._node_of)
         self._events: deque[dict[str, object]] = deque(maxlen=MOST_EVENTS)
+        self._spares = [{"node": spare.node, "reason": spare.reason} for spare in plan.spares]
+        self._joined: dict[str, str] = {}
+        """The nodes that the plan lacks and that have come to the run, and how."""
         self._held_out: list[dict[str, object]] = []
         self._rate, self._rounds_s = Curve(MOST_POINTS), Curve(MOST_POINTS)
         self._progress: report.ProgressEvent | None = None
@@ -202,6 +205,8 @@ class RunView:
             case ClusterReplannedEvent():
                 self._placed(event.cluster, event.nodes, event.units)
                 self._set_state(event.cluster, "starts", event.reason)
+            case NodeJoinedEvent(known=False):
+                self._joined[event.node] = "has joined the run"
             case NodesSharedOutEvent():
                 self._set_state(event.cluster, "lost", event.reason)
             case report.ClusterReplacedEvent():
@@ -251,7 +256,7 @@ class RunView:
         clusters = [self._cluster_document(each, found, now_s, runs=runs) for each, found in self._clusters.items()]
         progress = self._progress
         used = {stage.node: stage.facts.stage for each in self._clusters.values() for stage in each.stages}
-        spares = self._plan["spares"]
+        joined = [{"node": node, "reason": how} for node, how in self._joined.items()]
         plain = {
             "version": 1,
             "run": {
@@ -274,9 +279,7 @@ class RunView:
                 "loss": _mean([each.loss for each in self._clusters.values()]),
             },
             **self._plan,
-            "spares": [{**each, "runs": used.get(str(each["node"]))} for each in spares]
-            if isinstance(spares, list)
-            else [],
+            "spares": [{**each, "runs": used.get(each["node"])} for each in (*self._spares, *joined)],
             "clusters": clusters,
             "rounds": self._round_document(now_s),
             "links": self._links.rows()[:MOST_LINKS],

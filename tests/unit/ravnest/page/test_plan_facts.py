@@ -17,8 +17,7 @@ def test_a_larger_window_needs_more_memory(plan: Plan) -> None:
     assert 0 < first.tensor_bytes(5) < first.tensor_bytes(9)
 
 
-def test_predictions_and_spares_are_told(plan: Plan) -> None:
+def test_predictions_are_told(plan: Plan) -> None:
     told = predictions_of(plan)
     assert told["predicted"]["samples_per_s"] == 160.0
-    assert told["spares"] == [{"node": "old-phone", "reason": "its 0.1 GB hold no unit"}]
     assert (told["average_every"], told["nodes"]) == (512, 5)

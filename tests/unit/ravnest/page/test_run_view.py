@@ -9,6 +9,7 @@ import pytest
 
 from cluster_planner import Plan
 from ravnest.driver.observe import report
+from ravnest.driver.observe.place_events import NodeJoinedEvent
 from ravnest.page.run_view import MOST_EVENTS, MOST_LINKS, MOST_POINTS, RunView
 
 
@@ -145,6 +146,13 @@ def test_other_news_of_clusters_change_their_state(told: Told) -> None:
     assert told.cluster("c0")["reason"] == "no memory"
     told.event(4.0, report.RestartedEvent("all are gone", "checkpoint-000002", 5.0, planned_anew=False))
     assert told.cluster("c0")["state"] == "trains"
+
+
+def test_who_joins_stands_with_the_spares(told: Told) -> None:
+    told.event(1.0, NodeJoinedEvent("new", False, 1e10, 10**9, 1e6, 1e6))
+    assert told.document()["spares"][-1] == {"node": "new", "reason": "has joined the run", "runs": None}
+    told.event(2.0, report.ClusterReplacedEvent("c0", {"c0.s0": "new", "c0.s1": "laptop"}, 3, 6.0, 40))
+    assert told.document()["spares"][-1]["runs"] == "c0.s0"
 
 
 def test_windows_and_memory_are_beside_what_was_planned(told: Told) -> None:
