@@ -183,6 +183,8 @@ class Exchange:
     """(sender, receiver, bytes) of each pair of nodes that exchange anything."""
     flows_s: tuple[tuple[float, float], ...]
     """How long each of these flows takes on the link of its pair, and the link's latency."""
+    pairs: tuple[int, ...]
+    """A number for the pair of each flow, the same in all exchanges of a fleet."""
     slowest: str
     """The node that sends for the longest time."""
     sending_s: float
@@ -213,23 +215,34 @@ def exchange_of(
     latency_s, rates = _pairs(fleet, nodes)
     links, vector_bytes = _links(latency_s, rates), int(elements * element_bytes)
     if roughly and not direct_is_faster(vector_bytes, len(nodes), links.pair_latency_s, links.pair_bytes_per_s):
-        return _rough_exchange(nodes, links, vector_bytes)
+        return _rough_exchange(fleet, nodes, links, vector_bytes)
     division = divide(elements, element_bytes, links)
     if division.direct:
         flows = tuple((a, b, float(vector_bytes)) for a, b in itertools.permutations(nodes, 2))
         apart = ~np.eye(len(nodes), dtype=bool)
         taken_s = tuple(zip((vector_bytes / rates[apart]).tolist(), latency_s[apart].tolist(), strict=True))
         slowest = nodes[int(rates.min(axis=1).argmin())]
-        return Exchange(flows, taken_s, slowest, vector_bytes / float(rates.min()), float(latency_s.max()), 0.0)
+        sending_s = vector_bytes / float(rates.min())
+        pairs = _numbers(fleet, [(a, b) for a, b, _ in flows])
+        return Exchange(flows, taken_s, pairs, slowest, sending_s, float(latency_s.max()), 0.0)
     hops, chunk_bytes = (links.hop_bytes_per_s, links.hop_latency_s), division.chunk_elements * element_bytes
     once = ring_round(vector_bytes, chunk_bytes, division.shares, *hops)
     flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], once.hop_bytes, strict=True))
     slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
-    taken_s = tuple(zip(once.hop_s, links.hop_latency_s, strict=True))
-    return Exchange(flows, taken_s, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
+    taken_s, pairs = tuple(zip(once.hop_s, links.hop_latency_s, strict=True)), _hops(fleet, nodes)
+    return Exchange(flows, taken_s, pairs, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
 
 
-def _rough_exchange(nodes: Sequence[str], links: RingLinks, vector_bytes: int) -> Exchange:
+def _hops(fleet: Fleet, nodes: Sequence[str]) -> tuple[int, ...]:
+    return _numbers(fleet, list(zip(nodes, [*nodes[1:], nodes[0]], strict=True)))
+
+
+def _numbers(fleet: Fleet, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+    number_of, count = fleet.arrays.number_of, len(fleet.nodes)
+    return tuple(number_of[a] * count + number_of[b] for a, b in pairs)
+
+
+def _rough_exchange(fleet: Fleet, nodes: Sequence[str], links: RingLinks, vector_bytes: int) -> Exchange:
     rates, members = links.hop_bytes_per_s, len(nodes)
     equal_bytes = 2 * (members - 1) / members * vector_bytes
     sending_s = min(equal_bytes / min(rates), vector_bytes * no_faster_than_s(rates))
@@ -238,7 +251,7 @@ def _rough_exchange(nodes: Sequence[str], links: RingLinks, vector_bytes: int) -
     way_s = 2 * (members - 1) / members * sum(links.hop_latency_s)
     slowest = nodes[min(range(members), key=rates.__getitem__)]
     taken_s = tuple((sent / rate, s) for sent, rate, s in zip(carried, rates, links.hop_latency_s, strict=True))
-    return Exchange(flows, taken_s, slowest, sending_s, max(links.hop_latency_s), way_s)
+    return Exchange(flows, taken_s, _hops(fleet, nodes), slowest, sending_s, max(links.hop_latency_s), way_s)
 
 
 def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:

@@ -15,6 +15,7 @@ each cluster is timed as if all had its period, which is never too fast.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -163,7 +164,7 @@ def _followed(
             part = spans.parameter_bytes(*ring.units) / len(ring.members)
             nodes = [stages[name][index].node for name, index in ring.members]
             flows = tuple((node, spare.node, part) for node in nodes)
-            found.append(Exchange(flows, ((0.0, 0.0),) * len(flows), nodes[0], 0.0, 0.0, 0.0))
+            found.append(Exchange(flows, ((0.0, 0.0),) * len(flows), (0,) * len(flows), nodes[0], 0.0, 0.0, 0.0))
     return found
 
 
@@ -201,25 +202,23 @@ def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
     """Return what a round of these exchanges takes beside the hosts' links, or None where there are none."""
     if not exchanges:
         return None
-    pairs = busy_pairs(exchanges).values()
-    sending_s = max(max(exchange.sending_s for exchange in exchanges), max(taken_s for taken_s, _ in pairs))
+    busy_s, latency_s, _ = _by_pair(exchanges)
+    sending_s = max(max(exchange.sending_s for exchange in exchanges), float(busy_s.max()))
     return RoundTimes(
         sending_s,
-        max(0.0, max(taken_s + latency_s for taken_s, latency_s in pairs) - sending_s),
+        max(0.0, float((busy_s + latency_s).max()) - sending_s),
         max(exchange.way_s for exchange in exchanges),
     )
 
 
-def busy_pairs(exchanges: Sequence[Exchange]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return, by (sender, receiver), for how long the link between them is busy in a round of all these exchanges, and
-    its latency. Rings that have two neighbours in common share their link.
+def _by_pair(exchanges: Sequence[Exchange]) -> tuple[Floats, Floats, list[int]]:
+    """Return, of each pair of nodes, for how long the link between them is busy in a round of all these exchanges, its
+    latency, and where among all flows it comes first. Rings that have two neighbours in common share their link.
     """
-    pairs: dict[tuple[str, str], tuple[float, float]] = {}
-    for exchange in exchanges:
-        for (sender, receiver, _), (taken_s, latency_s) in zip(exchange.flows, exchange.flows_s, strict=True):
-            pair = sender, receiver
-            pairs[pair] = (pairs[pair][0] + taken_s if pair in pairs else taken_s), latency_s
-    return pairs
+    numbers = np.fromiter(chain.from_iterable(exchange.pairs for exchange in exchanges), dtype=np.int64)
+    taken = np.array(list(chain.from_iterable(exchange.flows_s for exchange in exchanges)))
+    _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+    return np.bincount(place, weights=taken[:, 0]).astype(np.float64), taken[first, 1], first.tolist()
 
 
 def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, float]:
@@ -259,10 +258,10 @@ def _waits(
         said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
         return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
     slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
-    pairs = busy_pairs(exchanges)
-    sender, receiver = max(pairs, key=lambda pair: pairs[pair][0])
-    shared = pairs[sender, receiver][0] > max(slowest.sending_s, slowest.way_s)
-    node = sender if shared else slowest.slowest
+    busy_s, _, places = _by_pair(exchanges)
+    flows = [flow for exchange in exchanges for flow in exchange.flows]
+    shared = float(busy_s.max()) > max(slowest.sending_s, slowest.way_s)
+    node = flows[places[int(busy_s.argmax())]][0] if shared else slowest.slowest
     return ClusterLimit("averaging", node), f"{waiting}, slowest from {node}"
 
 

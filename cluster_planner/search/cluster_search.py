@@ -86,8 +86,10 @@ TRIES = 800
 """The number of changes that hill climbing tries in fleets of up to FEW_NODES nodes."""
 
 TRIES_PER_NODE = 6
-"""The same for each node of a larger fleet, up to MOST_CLIMBED nodes: each takes longer there."""
-MOST_CLIMBED = 64
+"""The same for each node of a larger fleet, up to LARGEST nodes, but TRIES_LARGE at the most."""
+TRIES_LARGE = 384
+TRIES_IN_BLOCKS = 200
+"""The same of still larger fleets, where each takes longest."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,8 @@ class Search:
         names = [problem.fleet.names[i] for i in problem.able]
         given = (problem.fleet, self._spans, self._worths, names, problem.least)
         climber = WholePlans(*given, few=self._context.fine)
-        tries = TRIES if len(names) <= FEW_NODES else TRIES_PER_NODE * min(len(names), MOST_CLIMBED)
+        large = TRIES_IN_BLOCKS if len(names) > LARGEST else min(TRIES_PER_NODE * len(names), TRIES_LARGE)
+        tries = TRIES if len(names) <= FEW_NODES else large
         if self._best is not None:
             self._remember(self._best_objective, self._best.clusters)
         first = [

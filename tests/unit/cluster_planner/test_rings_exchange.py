@@ -37,6 +37,8 @@ def test_flows_are_those_of_the_division(seed: int, make_node: Callable[..., Nod
     links = links_of_ring(fleet, names)
     division, exchange = divide(elements, 4.0, links), exchange_of(fleet, names, elements, 4.0)
     sent = {(sender, receiver): n_bytes for sender, receiver, n_bytes in exchange.flows}
+    at = fleet.arrays.number_of
+    assert exchange.pairs == tuple(at[a] * len(fleet.nodes) + at[b] for a, b in sent)
     if division.direct:
         assert sent == dict.fromkeys(permutations(names, 2), 4.0 * elements)
         assert exchange.sending_s == pytest.approx(4 * elements / links.pair_bytes_per_s)
