@@ -13,8 +13,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 PIP_ARGS ?=
 
 BIN := .venv/bin
-# Two workers, whatever the machine: tests that start processes are run in groups, one after another (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n 2
+# Three workers, whatever the machine: tests that start processes wait much, and form three groups (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n 3
 STAMP := .venv/.installed
 
 .PHONY: demo quick test fuzz check docs clean install

@@ -1,9 +1,9 @@
-"""How the tests share two workers (`pytest -n 2`, as `make test` runs them), and which of them `make quick` runs.
+"""How the tests share three workers (`pytest -n 3`, as `make test` runs them), and which of them `make quick` runs.
 
 Tests that start processes form three groups. Each group runs in one worker, one test after another, since two runs of
-four processes at once would take longer than one after the other. They come first, since they take the longest. All
-other files are given out one by one, as wholes: what the tests of a file share, captured models for instance, is made
-once.
+four processes at once would take longer than one after the other. They come first, since they take the longest, and
+spend much of it waiting: three at once keep two cores busy. All other files are given out one by one, as wholes: what
+the tests of a file share, captured models for instance, is made once.
 
 A test that takes more than SLOW_S is marked `slow`: `make quick` leaves it out, and names those whose mark is missing.
 The slow unit tests stand in tests/support/slow_tests.py.
@@ -15,7 +15,7 @@ judges the change, not the luck of the day.
 
 import os
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads would spin on the other worker's core; read at its import
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads would spin on the other workers' cores; read at its import
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ GROUPS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # this is a worker, and the other core is the other worker's
+    if hasattr(config, "workerinput"):  # this is a worker, and the other core is another worker's
         torch.set_num_threads(1)
 
 

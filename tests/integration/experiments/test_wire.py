@@ -13,6 +13,10 @@ from tests.support.experiments import check_form, claims_of, run_quick
 def test_both_parts_run_and_judge_every_form(tmp_path: Path) -> None:
     document = run_quick(main, tmp_path)
     check_form(document, "wire", [*PARTS])
+    judged = {name: claims_of(part).keys() - {"bytes"} for name, part in document["parts"].items()}
+    assert judged == {
+        "cuts": {"bfloat16", "int8", "int4"},
+        "averaging": {"bfloat16", "int8", "int4", "sparse"},
+    }
     for part in document["parts"].values():
-        assert claims_of(part).keys() == {"bytes", "bfloat16", "int8", "int4"}
         assert [row[2] for row in part["tables"][0]["rows"]] == sorted(row[2] for row in part["tables"][0]["rows"])
