@@ -32,6 +32,9 @@ Positive = Annotated[float, Field(gt=0)]
 
 AtLeastZero = Annotated[float, Field(ge=0)]
 
+PerByte = Annotated[float, Field(ge=0, le=1e6)]
+"""Bytes for each byte of something, whose product with a count of bytes is finite."""
+
 MOST = 2**62
 """A larger whole number is taken for a mistake. Sums of such numbers still fit a float."""
 
@@ -249,15 +252,15 @@ class WorkloadEntry(Strict):
     max_staleness: Count
     average_every: OneOrMore
     max_lag: OneOrMore
-    optimizer_state_bytes_per_parameter_byte: AtLeastZero
+    optimizer_state_bytes_per_parameter_byte: PerByte
     process_bytes: Count
-    averaged_bytes_per_parameter_byte: Positive = 1.0
-    activation_wire_ratio: Positive = 1.0
-    gradient_wire_ratio: Positive = 1.0
-    averaging_state_bytes_per_parameter_byte: AtLeastZero = 0.0
+    averaged_bytes_per_parameter_byte: Annotated[PerByte, Field(gt=0)] = 1.0
+    activation_wire_ratio: Annotated[PerByte, Field(gt=0)] = 1.0
+    gradient_wire_ratio: Annotated[PerByte, Field(gt=0)] = 1.0
+    averaging_state_bytes_per_parameter_byte: PerByte = 0.0
     schedule: Schedule = "async"
     splits_backward: bool = False
-    cast_bytes_per_parameter_byte: AtLeastZero = 0.0
+    cast_bytes_per_parameter_byte: PerByte = 0.0
     activation_checkpointing: ActivationCheckpointing = "never"
     tied: Tied = "exact"
     reading_s: AtLeastZero = 0.0

@@ -9,6 +9,7 @@ few mutated bytes are still YAML.
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def edited(document: Any, data: bytes) -> Any:
         path = paths[choice % len(paths)]
         if not path:
             if kind % 16 == 0:  # rarely, since nothing of the document is left
-                return ODD[value % len(ODD)]
+                return deepcopy(ODD[value % len(ODD)])
             continue
         holder = copy
         for key in path[:-1]:
@@ -125,7 +126,7 @@ def edited(document: Any, data: bytes) -> Any:
         elif kind % 4 == 1 and isinstance(holder, dict):
             holder[f"key{value}"] = holder[path[-1]]
         else:
-            holder[path[-1]] = ODD[value % len(ODD)]
+            holder[path[-1]] = deepcopy(ODD[value % len(ODD)])  # or the next edit would change it for all
     return copy
 
 
