@@ -5,6 +5,7 @@ the process of c1.s1 is killed. Once a spare shadows it; once nobody does, and i
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import psutil
 
 from cluster_planner import Link, Plan, Spare, save_plan, validate
 from experiments.harness.paced_plan import equal_stages
-from experiments.harness.report import Claim, Part, Table
+from experiments.harness.report import ROOT, Claim, Part, Table
 from ravnest.driver.ray.stage_host import PROGRAM
 from ravnest.job.config import load_job
 from ravnest.job.materials import capture_job, load_data
@@ -96,7 +97,8 @@ def _killed(warm: bool) -> Record:
         plan = _plan(folder, warm=warm)
         command = [sys.executable, "-m", "ravnest", "rehearse", str(plan), "--whole", "--out", str(folder / "r")]
         with (folder / "said").open("w+", encoding="utf-8") as said:
-            run = subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            run = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)
             try:
                 return _measured(run, folder / "r" / "metrics.jsonl", warm=warm)
             except TimeoutError as error:
