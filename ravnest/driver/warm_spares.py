@@ -343,7 +343,7 @@ class WarmSpares:
         self.endpoint.disconnect([name])
 
     def _tell(self, message: Message) -> None:
-        for name, each in self._spares.items():
+        for name, each in (*self._spares.items(), *self._taking.items()):  # who takes a place hears the driver, too
             if each.at is not None:
                 self.endpoint.send(name, Lane.PIPELINE, message)
 

@@ -11,6 +11,7 @@ is to take the place asks the members that live for what it lacks of the last co
 completed a part of that.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -37,6 +38,9 @@ _POLL_S = 0.25
 
 AVERAGE_FLOOR_S = 30.0
 """The least time without one more piece of an average of a committed round, after which it does not come any more."""
+
+QUIET_S = 1.0
+"""Members that live have sent what they completed when nothing has come for so long."""
 
 LAST_FLOOR_S = 3.0
 """The same when the spare is to take the place: then the rest comes from donors."""
@@ -122,7 +126,9 @@ class ShadowStage:
         self._awaited: SilenceDeadline | None = None
         """By when more of the average has to come that is committed and not here; None where none is."""
         self._senders: set[str] = set()
-        self._has_asked = False
+        self._last_piece_s = -math.inf
+        self._asked: set[tuple[str, int]] = set()
+        """The (ring, round) of which members were asked for what is missing."""
 
     @property
     def compute(self) -> StageCompute | None:
@@ -145,9 +151,8 @@ class ShadowStage:
             return
         awake_s = self._awake.at(self._now())
         self._merge(awake_s)
-        if self.takes_place is not None and not self._has_asked:
-            self._has_asked = True
-            self._ask_members()
+        if self.takes_place is not None:
+            self._ask_members(awake_s)
         self._send(self._taking.late(awake_s))
         self._hold()
         self._say_alive(awake_s)
@@ -159,6 +164,7 @@ class ShadowStage:
         message = delivery.message
         if self._followed.on_delivery(delivery):
             self._pieces += 1
+            self._last_piece_s = self._awake.at(self._now())
             self._senders.add(delivery.sender)
             if self._awaited is not None:
                 self._awaited.heard(self._awake.at(self._now()))
@@ -226,13 +232,20 @@ class ShadowStage:
         if self.takes_place is None:
             self._awaited = None
 
-    def _ask_members(self) -> None:
-        """Ask members that live for what is missing of the rounds that are committed, each for an equal part."""
+    def _ask_members(self, awake_s: float) -> None:
+        """Ask members that live for what is missing of the rounds that are committed, each for an equal part.
+
+        They are asked once they have sent what they completed themselves: it is on its way, and would come twice.
+        """
+        is_quiet = awake_s >= self._last_piece_s + QUIET_S
         lost = None if self.setup.successor is None else self.setup.successor.name
         for number in range(self._rings.committed + 1, self._committed + 1):
             for name, spec in self._specs.items():
                 living = [each for each in spec.members if each != lost]
+                if (name, number) in self._asked or not (is_quiet or self._followed.is_ended(name, number)):
+                    continue
                 if living and self._followed.whole(name, number) is None:
+                    self._asked.add((name, number))
                     parts = divided(self._followed.missing(name, number), len(living))
                     for member, spans in zip(living, parts, strict=True):
                         missing = FollowedMissing(ring=name, round=number, spans=spans)

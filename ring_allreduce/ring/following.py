@@ -201,6 +201,11 @@ class FollowedRounds:
         """The rounds up to this one are committed in the run: their averages are the same in each epoch from now on."""
         self._final = max(self._final, round)
 
+    def is_ended(self, ring: str, round: int) -> bool:  # noqa: A002 - our word
+        """Whether the member that says so has sent all that it completed of an average."""
+        arriving = self._arriving.get((ring, round))
+        return arriving is not None and arriving.end is not None
+
     def missing(self, ring: str, round: int) -> list[Span]:  # noqa: A002 - our word
         """What has not come of an average: spans [start, stop)."""
         arriving = self._arriving.get((ring, round))

@@ -223,3 +223,18 @@ def test_losses_at_any_moment_leave_equal_anchors_and_count_no_sample_twice(seed
     assert anchors_agree(run.run)
     told = 4 * sum(len(losses) for losses in result.losses.values())
     assert told - sum(each.samples for each in result.lost) == run.run.control.samples
+
+
+def test_who_takes_a_place_hears_the_driver_however_long_it_takes(monkeypatch):
+    run = WarmRun(tiny_job(**JOB))
+    run.until(lambda: run.told)
+    run.stalled = True  # it cannot answer yet
+    run.run.lose("c1.s1")
+    run.until(lambda: not run.warm.holding)
+    assert SPARE in run.warm
+    sent, send = [], run.run.driver.send
+    monkeypatch.setattr(run.run.driver, "send", lambda peer, *rest: (sent.append((peer, rest[1])), send(peer, *rest)))
+    for _ in range(5):
+        run.run.pass_s(1.0)
+        run.turn()
+    assert sum(isinstance(message, m.Alive) for peer, message in sent if peer == SPARE) >= 4

@@ -9,7 +9,7 @@ from ravnest.errors import NodeLost
 from ravnest.stage import messages as m
 from ravnest.stage import shadow_messages as shm
 from ravnest.stage.assembling import shadowing
-from ravnest.stage.shadowing import AVERAGE_FLOOR_S, LAST_FLOOR_S, divided
+from ravnest.stage.shadowing import AVERAGE_FLOOR_S, LAST_FLOOR_S, QUIET_S, divided
 from ring_allreduce.ring import FollowedMissing, FollowedTaken
 from ring_allreduce.ring.messages import FollowedPiece
 from ring_allreduce.rounds import SILENCE_FLOOR_S
@@ -75,6 +75,9 @@ def test_who_takes_a_place_asks_those_who_live_for_what_it_lacks():
     bench = Bench()
     bench.member.send("~c0.s1", Lane.BULK, piece(bench, start=0, stop=3), [torch.ones(3)])
     bench.tell(shm.TakePlace(epoch=2, round=4))
+    assert bench.heard(bench.member, FollowedMissing) == [], "more may be on its way"
+    bench.now_s += QUIET_S
+    bench.tell(m.Alive())
     asked = {each.ring: each for each in bench.heard(bench.member, FollowedMissing)}
     assert asked.keys() == {spec.name for segment in bench.setup.segments for spec in segment.rings}
     progress = bench.setup.segments[0].progress
