@@ -62,7 +62,9 @@ def test_a_fixed_membership_is_large_batch_training_step_by_step(tmp_path: Path,
         assert len({peer.weights_hash() for peer in peers}) == 1
 
 
-@pytest.mark.parametrize(("wire", "within"), [("exact", 1e-6), ("float16", 1e-3), ("int8", 2e-2)])
+@pytest.mark.parametrize(
+    ("wire", "within"), [("exact", 1e-6), ("float16", 1e-3), ("int8", 2e-2), ("int4", 0.2), ("sparse", 0.99)]
+)
 def test_shorter_forms_give_everyone_the_same_bytes_near_the_exact_ones(
     tmp_path: Path, wire: Wire, within: float
 ) -> None:
