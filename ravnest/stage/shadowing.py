@@ -197,7 +197,8 @@ class ShadowStage:
                 self.takes_place = message
                 self._committed = max(self._committed, message.round)
                 self._followed.final(self._committed)
-                self._awaited = SilenceDeadline(self._awake.at(self._now()), floor_s=LAST_FLOOR_S)
+                self._last_piece_s = self._awake.at(self._now())  # of an average that has just begun to come, too
+                self._awaited = SilenceDeadline(self._last_piece_s, floor_s=LAST_FLOOR_S)
             case m.Stop() | em.TakeOver():  # a new driver begins its own spares
                 self.stopped = True
             case _:

@@ -71,9 +71,11 @@ def test_who_takes_a_place_waits_for_the_last_average_for_a_moment_only():
     assert bench.heard(bench.driver, shm.FellBehind) == []
 
 
-def test_who_takes_a_place_asks_those_who_live_for_what_it_lacks():
+@pytest.mark.parametrize("come", [0, 3])
+def test_who_takes_a_place_asks_those_who_live_for_what_it_lacks(come):
     bench = Bench()
-    bench.member.send("~c0.s1", Lane.BULK, piece(bench, start=0, stop=3), [torch.ones(3)])
+    if come:
+        bench.member.send("~c0.s1", Lane.BULK, piece(bench, start=0, stop=come), [torch.ones(come)])
     bench.tell(shm.TakePlace(epoch=2, round=4))
     assert bench.heard(bench.member, FollowedMissing) == [], "more may be on its way"
     bench.now_s += QUIET_S
@@ -81,7 +83,7 @@ def test_who_takes_a_place_asks_those_who_live_for_what_it_lacks():
     asked = {each.ring: each for each in bench.heard(bench.member, FollowedMissing)}
     assert asked.keys() == {spec.name for segment in bench.setup.segments for spec in segment.rings}
     progress = bench.setup.segments[0].progress
-    assert asked[progress.name].spans == ((3, progress.elements),)
+    assert asked[progress.name].spans == ((come, progress.elements),)
     bench.pass_s(1)
     assert bench.heard(bench.member, FollowedMissing) == [], "once"
 
