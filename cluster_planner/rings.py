@@ -205,18 +205,26 @@ def links_of_ring(fleet: Fleet, nodes: Sequence[str]) -> RingLinks:
 
 
 def exchange_of(
-    fleet: Fleet, nodes: Sequence[str], elements: int, element_bytes: float, *, roughly: bool = False
+    fleet: Fleet,
+    nodes: Sequence[str],
+    elements: int,
+    element_bytes: float,
+    *,
+    each: bool = False,
+    roughly: bool = False,
 ) -> Exchange:
     """Time the round in which two or more nodes, in passing order, average `elements` numbers.
 
-    Each number takes `element_bytes` bytes on the wire. `roughly`: the shares of unequal blocks, which solve a linear
-    program, are not looked for; the busiest hop takes what no shares could better.
+    Each number takes `element_bytes` bytes on the wire. `each`: everyone has to see each member's part. `roughly`: the
+    shares of unequal blocks, which solve a linear program, are not looked for; the busiest hop takes what no shares
+    could better.
     """
     latency_s, rates = _pairs(fleet, nodes)
     links, vector_bytes = _links(latency_s, rates), int(elements * element_bytes)
-    if roughly and not direct_is_faster(vector_bytes, len(nodes), links.pair_latency_s, links.pair_bytes_per_s):
+    direct = each or direct_is_faster(vector_bytes, len(nodes), links.pair_latency_s, links.pair_bytes_per_s)
+    if roughly and not direct:
         return _rough_exchange(fleet, nodes, links, vector_bytes)
-    division = divide(elements, element_bytes, links)
+    division = divide(elements, element_bytes, links, each=each)
     if division.direct:
         flows = tuple((a, b, float(vector_bytes)) for a, b in itertools.permutations(nodes, 2))
         apart = ~np.eye(len(nodes), dtype=bool)

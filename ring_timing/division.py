@@ -4,7 +4,8 @@ A run, the simulator and the planner's prediction all call `divide` with the sam
 exchanges directly, on the size of chunks and on the shares of unequal blocks. With V bytes, n members, and for hop i
 (from member i to member i + 1) the rate r_i in bytes/s and the one-way latency l_i in seconds:
 
-    direct   everyone sends its whole vector to everyone: for two members always, and for small vectors where
+    direct   everyone sends its whole vector to everyone: for two members always, where each part has to be seen, and
+             for small vectors where
              (n − 1)·V / r + l  <  2·(n − 1)·(V / (n·r) + l),   r, l: the slowest rate and longest latency of all pairs
     ring     hop i carries v_i bytes (ring_timing/shares.py), and one round takes the larger of
              max_i v_i / r_i                                     the busiest hop
@@ -70,16 +71,17 @@ class RingRound:
         return max(self.hop_s, default=0.0)
 
 
-def divide(elements: int, element_bytes: float, links: RingLinks) -> Division:
+def divide(elements: int, element_bytes: float, links: RingLinks, *, each: bool = False) -> Division:
     """Return the division of a vector of `elements` numbers, each of which takes `element_bytes` on the wire.
 
-    `element_bytes` may be broken, since int8 travels with scales beside it. Raises InvalidInput for a rate that is not
+    `element_bytes` may be broken, since int8 travels with scales beside it. `each`: every member has to see each
+    member's part, so that all exchange directly however long that takes. Raises InvalidInput for a rate that is not
     above 0.
     """
     vector_bytes, members = int(elements * element_bytes), max(1, len(links.hop_bytes_per_s))
     slowest = min(links.hop_bytes_per_s, default=None)
     chunk_elements = chunk_elements_for(slowest, int(element_bytes) or element_bytes, vector_bytes)
-    if direct_is_faster(vector_bytes, members, links.pair_latency_s, links.pair_bytes_per_s):
+    if each or direct_is_faster(vector_bytes, members, links.pair_latency_s, links.pair_bytes_per_s):
         return Division(True, chunk_elements)
     given = vector_bytes, chunk_elements * element_bytes, links.hop_bytes_per_s, links.hop_latency_s
     return Division(False, chunk_elements, shares_that_pay(*given))

@@ -130,6 +130,8 @@ class Workload:
     """What a parameter byte takes when it travels to be averaged: 1 as it is, less in a shorter form."""
     averaging_state_bytes_per_parameter_byte: float = 0.0
     """Kept from round to round beside the anchor: an outer optimizer's momentum, what shorter forms left over."""
+    robust_averaging: bool = False
+    """Whether every member of a ring has to see each member's part, so that everyone sends its part to everyone."""
     activation_wire_ratio: float = 1.0
     """What a byte that needs a gradient takes on its way forward: 1 as it is, less in a shorter form. What needs none
     (masks, integers) always travels as it is."""
@@ -147,6 +149,11 @@ class Workload:
         """Return the bytes of one averaged number on the wire."""
         return PARAMETER_BYTES * self.averaged_bytes_per_parameter_byte
 
+    def vectors_sent(self, members: float) -> float:
+        """Return how many times its vector a member of a ring of so many sends in a round, on the average of all."""
+        others = max(0.0, members - 1)
+        return others if self.robust_averaging else 2 * others / max(members, 1.0)
+
     activation_checkpointing: ActivationCheckpointing = "never"
     """Whether stages may run their forwards twice, to keep fewer activations."""
     tied: Tied = "exact"
@@ -161,7 +168,7 @@ class Workload:
     def __post_init__(self) -> None:
         leasts = {"micro_batch": 1, "update_every": 1, "average_every": 1, "max_lag": 1}
         for field in fields(self):
-            if field.name not in ("schedule", "splits_backward", "activation_checkpointing", "tied"):
+            if field.type in (int, float):
                 _require("workload", field.name, getattr(self, field.name), least=leasts.get(field.name, 0))
         if self.is_synchronous and self.max_staleness:
             raise InvalidInput(

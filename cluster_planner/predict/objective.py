@@ -76,5 +76,5 @@ class AveragingLimits:
 
 def averaging_per_s(clusters: float, samples_per_s: float, work: Workload) -> float:
     """Return the bytes a second that averaging moves each way per parameter byte a stage holds."""
-    moved = 2 * max(0.0, clusters - 1) / max(clusters, 1.0) * work.averaged_bytes_per_parameter_byte
+    moved = work.vectors_sent(clusters) * work.averaged_bytes_per_parameter_byte
     return moved * samples_per_s / work.round_samples(clusters)

@@ -87,6 +87,7 @@ class PlanWorths:
             if len(self._exchanges) > REMEMBERED:
                 self._exchanges.clear()
             in_order = [names[i] for i in tour_of(self._fleet, names, parameter_bytes, back=back)]
-            elements, number_bytes = parameter_bytes // PARAMETER_BYTES, self._spans.workload.averaged_number_bytes
-            self._exchanges[key] = exchange_of(self._fleet, in_order, elements, number_bytes, roughly=roughly)
+            work = self._spans.workload
+            given = self._fleet, in_order, parameter_bytes // PARAMETER_BYTES, work.averaged_number_bytes
+            self._exchanges[key] = exchange_of(*given, each=work.robust_averaging, roughly=roughly)
         return self._exchanges[key]

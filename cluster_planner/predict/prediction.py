@@ -143,6 +143,7 @@ def _exchanges(
             [stages[name][index].node for name, index in ring.members],
             ring.elements,
             spans.workload.averaged_number_bytes,
+            each=spans.workload.robust_averaging,
         )
         for ring in rings
         if len(ring.members) > 1

@@ -83,7 +83,8 @@ def _averaged(fleet: Fleet, spans: SpanCosts, nodes: NDArray[np.int64], clusters
     if clusters == 1 or (fleet.arrays.host[nodes] >= 0).any():
         return float("inf")
     work = spans.workload
-    moved = 2 * (clusters - 1) * work.averaged_bytes_per_parameter_byte * spans.parameter_bytes(0, spans.count)
+    sent = clusters * work.vectors_sent(clusters) * work.averaged_bytes_per_parameter_byte
+    moved = sent * spans.parameter_bytes(0, spans.count)
     up, down = fleet.arrays.up_bytes_per_s[nodes].sum(), fleet.arrays.down_bytes_per_s[nodes].sum()
     sending = moved / min(up, down)
     return float(work.round_samples(clusters) / sending) if sending > 0 else float("inf")

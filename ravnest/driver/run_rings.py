@@ -117,7 +117,7 @@ class RunRings:
         )
 
     def _again(self, spec: RingSpec, members: list[RingMember]) -> RingSpec:
-        return ring_spec(self.plan, members, spec.name, spec.elements, spec.wire)
+        return ring_spec(self.plan, members, spec.name, spec.elements, spec.wire, spec.robust)
 
     @staticmethod
     def _held(

@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window, links_of_ring
 from ravnest.checkpoints.tensor_stream import PIECE_BYTES
 from ravnest.driver.imitation import Imitation, device_of, imitated_node, stages_elsewhere
@@ -36,7 +38,7 @@ from ravnest.stage.tied import TiedSetup, tied_setups
 from ravnest.training.averaging import BufferRule
 from ravnest.training.optimizer import expected_updates
 from ring_allreduce import RingSpec
-from ring_allreduce.ring import Wire, bytes_per_element
+from ring_allreduce.ring import RobustRule, Wire, bytes_per_element
 from ring_allreduce.transport import Keys
 from ring_timing import divide
 
@@ -247,8 +249,8 @@ def _segment(
         buffers=tuple(spec.name for spec in buffers["average"]),
         counters=tuple(spec.name for spec in counters),
         frozen=tuple(spec.name for spec in program.parameters if not spec.requires_grad),
-        progress=progress_ring(plan, ring, _elements(trained), job.averaging.ring_wire),
-        averaged_buffers=_buffers_ring(plan, ring, "buffers", buffers["average"]),
+        progress=progress_ring(plan, ring, _elements(trained), job.averaging.ring_wire, job.averaging.rule),
+        averaged_buffers=_buffers_ring(plan, ring, "buffers", buffers["average"], job.averaging.rule),
         keeper=stage == keeper(plan, ring.members),
         taken=tuple(spec.name for spec in buffers["first"]),
         taken_buffers=_buffers_ring(plan, ring, "taken", buffers["first"]),
@@ -268,7 +270,9 @@ def _copies_segment(plan: Plan, job: Job, ring: int, copied: TiedCopies, stage: 
         buffers=(),
         counters=(),
         frozen=(),
-        progress=ring_spec(plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire),
+        progress=ring_spec(
+            plan, copied.members, str(ring), copied.elements, job.averaging.ring_wire, job.averaging.rule
+        ),
         averaged_buffers=None,
         keeper=stage == keeper(plan, copied.members),
         copies=sum(cluster == stage[0] for cluster, _ in copied.members),
@@ -298,28 +302,39 @@ def _largest_message_bytes(plan: Plan, programs: Iterable[StageProgram]) -> int:
     return 2 * max([*tensors, *boundaries, PIECE_BYTES]) + _HEADER_ALLOWANCE_BYTES
 
 
-def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire) -> RingSpec:
+def progress_ring(plan: Plan, ring: Ring, elements: int, wire: Wire, robust: RobustRule | None = None) -> RingSpec:
     """The ring that averages a segment's progress, `elements` float32 numbers."""
-    return ring_spec(plan, ring.members, str(plan.rings.index(ring)), elements, wire)
+    return ring_spec(plan, ring.members, str(plan.rings.index(ring)), elements, wire, robust)
 
 
-def buffers_ring(plan: Plan, ring: Ring, elements: int, kind: str = "buffers") -> RingSpec:
+def buffers_ring(
+    plan: Plan, ring: Ring, elements: int, kind: str = "buffers", robust: RobustRule | None = None
+) -> RingSpec:
     """The ring of a segment's buffers: of those that are averaged, or with `taken` of those that are taken from its
     first member. They travel without compression, because a variance that was rounded beside larger numbers could come
     out below zero.
     """
-    return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.{kind}", elements, "exact")
+    return ring_spec(plan, ring.members, f"{plan.rings.index(ring)}.{kind}", elements, "exact", robust)
 
 
-def _buffers_ring(plan: Plan, ring: Ring, kind: str, buffers: Sequence[TensorSpec]) -> RingSpec | None:
-    return buffers_ring(plan, ring, _elements(buffers), kind) if buffers else None
+def _buffers_ring(
+    plan: Plan, ring: Ring, kind: str, buffers: Sequence[TensorSpec], robust: RobustRule | None = None
+) -> RingSpec | None:
+    return buffers_ring(plan, ring, _elements(buffers), kind, robust) if buffers else None
 
 
-def ring_spec(plan: Plan, members: Sequence[RingMember], name: str, elements: int, wire: Wire) -> RingSpec:
-    """The ring in which `members` average `elements` float32 numbers that travel in the form `wire`."""
+def ring_spec(
+    plan: Plan,
+    members: Sequence[RingMember],
+    name: str,
+    elements: int,
+    wire: Wire,
+    robust: RobustRule | None = None,
+) -> RingSpec:
+    """The ring in which `members` average `elements` float32 numbers that travel in the form `wire`, by the rule
+    `robust`, or their weighted mean."""
     links = links_of_ring(plan.fleet, [plan.cluster(cluster).stages[index].node for cluster, index in members])
-    division = divide(elements, bytes_per_element(wire), links)
-    names = tuple(stage_name(*member) for member in members)
-    return RingSpec(
-        name, names, elements, division.chunk_elements, wire=wire, shares=division.shares, direct=division.direct
-    )
+    division = divide(elements, bytes_per_element(wire), links, each=robust is not None)
+    names, chunk = tuple(stage_name(*member) for member in members), division.chunk_elements
+    ways = division.shares, division.direct
+    return RingSpec(name, names, elements, chunk, torch.float32, wire, *ways, robust=robust)

@@ -51,7 +51,7 @@ def _round_bytes(plan: Plan) -> Mapping[str, int]:
         first, end = ring.units
         held = sum(unit.parameter_bytes for unit in plan.costs.units[first:end])
         count = len(ring.members)
-        share = 2 * (count - 1) / count * plan.workload.averaged_bytes_per_parameter_byte
+        share = plan.workload.vectors_sent(count) * plan.workload.averaged_bytes_per_parameter_byte
         for cluster, index in ring.members:
             name = stage_name(cluster, index)
             sent[name] = sent.get(name, 0) + round(held * share)

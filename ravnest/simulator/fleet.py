@@ -97,6 +97,8 @@ class VirtualRing:
     """The share of the vector in each member's block; None: equal blocks."""
     direct: bool = False
     """Whether every member sends its part to every other, instead of around the ring."""
+    each: bool = False
+    """Whether a robust average sees each member's part, which takes `direct`."""
     state_bytes: float = 12.0
     """What a member that joins gets for each number: the anchor and the state of the optimizers."""
 
@@ -241,12 +243,12 @@ def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualR
 
 
 def _divided(plan: Plan, members: tuple[str, ...], elements: int, node_of: Mapping[str, str]) -> VirtualRing:
-    number_bytes = plan.workload.averaged_number_bytes
-    division = divide(elements, number_bytes, links_of_ring(plan.fleet, [node_of[who] for who in members]))
-    work = plan.workload
+    work, number_bytes = plan.workload, plan.workload.averaged_number_bytes
+    links = links_of_ring(plan.fleet, [node_of[who] for who in members])
+    division = divide(elements, number_bytes, links, each=work.robust_averaging)
     kept = 1 + work.optimizer_state_bytes_per_parameter_byte + work.averaging_state_bytes_per_parameter_byte
     divided = division.chunk_elements, number_bytes, division.shares, division.direct
-    return VirtualRing(members, elements, *divided, state_bytes=_FLOAT_BYTES * kept)
+    return VirtualRing(members, elements, *divided, state_bytes=_FLOAT_BYTES * kept, each=work.robust_averaging)
 
 
 def _links(

@@ -221,7 +221,8 @@ class RingPart:
     def _machine(self, number: int) -> RingMachine | DirectMachine:
         ring, epoch = self.ring, self.member.machine.epoch
         if ring.direct:
-            return DirectMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, epoch)
+            each, given = ring.each, (ring.members, self.who, ring.elements, ring.chunk_elements, number, epoch)
+            return DirectMachine(*given, each=each)
         return RingMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, epoch, ring.shares)
 
     def _send(self, number: int, chunk: SendChunk) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ravnest.errors import InvalidInput
 from ravnest.job_sections import FractionBelowOne, PositiveFloat, Section
 from ravnest.training.precision import RoundWireName, bytes_per_float32_byte, ring_wire
-from ring_allreduce.ring import Wire
+from ring_allreduce.ring import RobustRule, Wire
 from ring_allreduce.rounds import Nesterov
 
 OUTER_PREFIX = "outer_"
@@ -66,6 +66,9 @@ class AveragingConfig(Section):
     wire: RoundWireName = "float32"
     """The form in which progress travels. What a shorter form loses is fed back in the next round."""
 
+    robust: Literal["none"] | RobustRule = "none"
+    """The rule by which contributions become the average, where some members may lie: none is the weighted mean."""
+
     buffers: dict[str, BufferRule] = Field(default_factory=dict)
     """Patterns of buffers (`codebook.*`) and what a round does with them; the first that matches counts. Without one,
     running statistics of norms are averaged, and of any other buffer all get the values of one cluster."""
@@ -99,6 +102,11 @@ class AveragingConfig(Section):
     def ring_wire(self) -> Wire:
         """The name that ring_allreduce has for the form."""
         return ring_wire(self.wire)
+
+    @property
+    def rule(self) -> RobustRule | None:
+        """The robust rule that ring_allreduce averages by; None for the weighted mean."""
+        return None if self.robust == "none" else self.robust
 
     @property
     def outer_name(self) -> str:

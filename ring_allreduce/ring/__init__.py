@@ -20,6 +20,7 @@ from ring_allreduce.ring.following import Feeding, FollowedRounds
 from ring_allreduce.ring.messages import FOLLOWED_KINDS, RING_KINDS, Chunk, FollowedMissing, FollowedTaken, HandedOn
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.ring.ring_machine import RingMachine
+from ring_allreduce.ring.robust_mean import ROBUST_RULES, ContributionFigures, RobustRule
 from ring_allreduce.ring.statistics import RingProgress, RingStatistics
 from ring_allreduce.ring.uncommitted_rounds import RingResult
 from ring_allreduce.ring.wire_forms import BLOCK, WIRES, Wire, bytes_per_element, decode, encode
@@ -28,9 +29,11 @@ __all__ = [
     "BLOCK",
     "FOLLOWED_KINDS",
     "RING_KINDS",
+    "ROBUST_RULES",
     "WIRES",
     "Chunk",
     "ChunkArrived",
+    "ContributionFigures",
     "ContributionReady",
     "DirectMachine",
     "DropChunk",
@@ -48,6 +51,7 @@ __all__ = [
     "RingResult",
     "RingSpec",
     "RingStatistics",
+    "RobustRule",
     "SendChunk",
     "Wire",
     "bytes_per_element",

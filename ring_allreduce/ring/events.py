@@ -137,12 +137,14 @@ class StoreChunk:
 class SumChunks:
     """average[span] ← (Σ of all members' weighted parts, in the members' order) / total_weight; zeros when it is zero.
 
-    The parts are those that were held, and are held no more.
+    The parts are those that were held, and are held no more. `weights` has each member's, in their order, where a rule
+    other than the mean needs them.
     """
 
     start: int
     stop: int
     total_weight: float
+    weights: tuple[float, ...] = ()
 
 
 @record

@@ -33,6 +33,7 @@ from ring_allreduce.ring.events import (
 )
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.ring_machine import RingMachine
+from ring_allreduce.ring.robust_mean import ContributionFigures, RobustRule, Sums, robust_mean
 from ring_allreduce.ring.statistics import Burst
 from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode, most_arriving
 from ring_allreduce.transport.endpoint import Delivery
@@ -58,11 +59,19 @@ class RingSpec:
     """The part of the vector in each member's block, sum 1; None: equal blocks."""
     direct: bool = False
     """Everyone sends its part to everyone (direct_machine.py), as ring_timing.divide chooses."""
+    robust: RobustRule | None = None
+    """The rule of the average (robust_mean.py), which needs `direct`; None: the weighted mean."""
+
+    @property
+    def form(self) -> tuple[str, int, torch.dtype, Wire, RobustRule | None]:
+        """What stays the same from epoch to epoch."""
+        return self.name, self.elements, self.dtype, self.wire, self.robust
 
     def machine(self, me: str, round: int, epoch: int) -> RingMachine | DirectMachine:  # noqa: A002 - our word
         """Return a new machine for one round. Raises InvalidInput for a ring that cannot be."""
         if self.direct:
-            return DirectMachine(self.members, me, self.elements, self.chunk_elements, round, epoch)
+            each = self.robust is not None
+            return DirectMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, each=each)
         return RingMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
 
 
@@ -181,6 +190,7 @@ class RingExecutor:
         self._carry: Tensor | None = None
         self._held: dict[tuple[str, int, int], Payload] = {}
         self._payload = Payload(self._own, None)
+        self._sums = [Sums() for _ in spec.members] if spec.robust else []
 
     def begin(self, contribution: RingContribution) -> None:
         """Take this member's contribution, which is ready."""
@@ -202,6 +212,10 @@ class RingExecutor:
         """Carry out one instruction."""
         _DO[type(instruction)](self, instruction)
 
+    def figures(self) -> dict[str, ContributionFigures]:
+        """Return what each member's contribution was like; nothing where the rule does not see them."""
+        return {member: sums.figures() for member, sums in zip(self.spec.members, self._sums, strict=False)}
+
     def tensors(self, send: SendChunk) -> Sequence[Tensor]:
         """Return the tensors that carry the payload on the wire."""
         payload = self._payload
@@ -219,8 +233,11 @@ class RingExecutor:
             # In a direct exchange others read it until after my average is there.
             target = None if self.residual is not None or self.spec.direct else self.room()[do.start : do.stop]
             own = torch.mul(own, self._weight, out=target)
-            if self._carry is not None:
+            if self._carry is not None and (self._weight or not self.spec.robust):
                 own.add_(self._carry[do.start : do.stop])
+            elif self._carry is not None and self.residual is not None:
+                # A robust rule does not see who has no weight: what it carries comes with its next contribution.
+                self.residual[do.start : do.stop].add_(self._carry[do.start : do.stop])
         self._payload = Payload(own, None)
 
     def _hold(self, do: HoldChunk) -> None:
@@ -270,16 +287,24 @@ class RingExecutor:
 
     def _sum(self, do: SumChunks) -> None:
         total = do.total_weight
-        first, second, *others = (self._held.pop((member, 0, do.start)).numbers for member in self.spec.members)
+        parts = [self._held.pop((member, 0, do.start)).numbers for member in self.spec.members]
         target = self.room()[do.start : do.stop]
+        if self.spec.robust:
+            target.copy_(robust_mean(self.spec.robust, parts, do.weights, self._sums))
+        else:
+            self._mean(parts, total, target)
+        if self.spec.members[do.start // self.spec.chunk_elements % len(self.spec.members)] == self.machine.me:
+            self._completed(self.spec, self.machine.round, do.start, target)
+
+    @staticmethod
+    def _mean(parts: Sequence[Tensor], total: float, target: Tensor) -> None:
+        first, second, *others = parts
         torch.add(first, second, out=target)
         for part in others:
             target.add_(part)
         # Sums and quotients are rounded alike on every machine; a product with a sum, or a reciprocal, might not be.
         if total != 1.0:
             target.div_(total) if total else target.zero_()
-        if self.spec.members[do.start // self.spec.chunk_elements % len(self.spec.members)] == self.machine.me:
-            self._completed(self.spec, self.machine.round, do.start, target)
 
     def _decoded(self, encoded: Sequence[Tensor], elements: int, weight: float) -> Tensor:
         return decode(self.spec.wire, encoded, elements, weight, self.spec.dtype)
@@ -303,6 +328,8 @@ def require_usable(rings: Sequence[RingSpec], me: str) -> dict[str, RingSpec]:
         check_wire(spec.wire, spec.dtype)
         if me not in spec.members:
             raise InvalidInput(f"ring {spec.name!r} has no member {me!r}: {spec.members}")
+        if spec.robust and not (spec.direct and spec.dtype == torch.float32):
+            raise InvalidInput(f"ring {spec.name!r}: {spec.robust} needs a direct exchange of float32 numbers")
         spec.machine(me, 0, 0)
     by_name = {spec.name: spec for spec in rings}
     if len(by_name) != len(rings):

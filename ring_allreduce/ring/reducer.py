@@ -156,11 +156,10 @@ class RingReducer:
         """The same rings among new members, in the epoch that `endpoint` has now.
 
         Unfinished rounds are abandoned; contributions and whole averages are kept; nothing is sent. Raises
-        InvalidInput, and changes nothing, when the rings differ in name, elements, dtype or wire.
+        InvalidInput, and changes nothing, when the rings differ in name, elements, dtype, wire or rule.
         """
         new = require_usable(specs, self._endpoint.name)
-        forms = {(name, spec.elements, spec.dtype, spec.wire) for name, spec in new.items()}
-        if forms != {(name, spec.elements, spec.dtype, spec.wire) for name, spec in self._specs.items()}:
+        if {each.form for each in new.values()} != {each.form for each in self._specs.values()}:
             raise InvalidInput(f"the rings of an epoch cannot become others: {sorted(self._specs)} to {sorted(new)}")
         self._specs = new
         self._outbox.clear()
@@ -313,7 +312,7 @@ class RingReducer:
         self._stats[key[0]].finish(begun_s, first_s, now_s)
         del self._in_flight[key]
         self._kept.contributions[key].residual = executor.residual
-        return RingResult(*key, executor.room(), finish.total_weight, finish.counters)
+        return RingResult(*key, executor.room(), finish.total_weight, finish.counters, executor.figures())
 
     def _count(self, executor: RingExecutor, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
         stats, n_bytes = self._stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)

@@ -5,8 +5,8 @@ that holds an average hands it on, byte for byte and in chunks, to one that miss
 are finished, which are too far ahead, and which handed-on chunks are taken from whom. It sends nothing.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from ring_allreduce.ring.events import weight_fits
 from ring_allreduce.ring.executor import RingContribution, RingSpec
 from ring_allreduce.ring.messages import HandedOn
+from ring_allreduce.ring.robust_mean import ContributionFigures
 from ring_allreduce.rounds.events import RoundKey
 from ring_timing import Layout
 
@@ -30,6 +31,8 @@ class RingResult:
     average: Tensor
     total_weight: float
     counters: tuple[int, ...]
+    contributions: Mapping[str, ContributionFigures] = field(default_factory=dict)
+    """What each member's contribution was like, where a robust rule has seen them here."""
 
 
 class UncommittedRounds:

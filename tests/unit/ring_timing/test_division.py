@@ -53,6 +53,11 @@ def test_a_large_vector_goes_around_in_shares_and_a_small_one_directly():
     assert divide(10, 4, ring).direct
 
 
+def test_where_each_part_has_to_be_seen_a_large_vector_goes_directly_too():
+    division = divide(25_000_000, 4, links([1e6, 1e7, 1e7, 1e7, 1e6], 0.001), each=True)
+    assert division == Division(True, chunk_elements_for(1e6, 4, 10**8), None)
+
+
 def test_a_slow_pair_that_is_no_hop_speaks_against_direct_exchange():
     rates = [1e7] * 4
     assert divide(25_000, 4, links(rates, 0.02)).direct

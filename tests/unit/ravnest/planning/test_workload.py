@@ -33,6 +33,10 @@ from tests.support.local import setups_of, tiny_job
             {"averaging": {"outer": {"nesterov": {}}}},
             "workload.averaging_state_bytes_per_parameter_byte: is 0.0, but what job.averaging keeps is 1.0",
         ),
+        (
+            {"averaging": {"robust": "trimmed_mean"}},
+            "workload.robust_averaging: is False, but what job.averaging.robust needs is True: plan again",
+        ),
     ],
 )
 def test_a_plan_whose_job_was_edited_is_refused(change, said):

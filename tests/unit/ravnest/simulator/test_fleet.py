@@ -24,6 +24,7 @@ from cluster_planner.rings import exchange_of
 from ravnest.driver.stage_setups import ring_spec
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
+from ring_allreduce.ring import RobustRule
 from ring_timing import hop_bytes, shares_from_hops
 
 
@@ -165,17 +166,22 @@ def with_uplinks(plan: Plan, up_bytes_per_s: Sequence[float]) -> Plan:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_run_simulator_and_prediction_divide_a_ring_alike(seed: int) -> None:
+@pytest.mark.parametrize("robust", [None, "trimmed_mean"])
+def test_run_simulator_and_prediction_divide_a_ring_alike(seed: int, robust: RobustRule | None) -> None:
     draw = random.Random(seed)
-    clusters = draw.choice([2, 3, 5, 20, 70])
+    clusters = draw.choice([2, 3, 5, 20, 70] if robust is None else [2, 3, 5, 8])
     wire, averaged = draw.choice([("exact", 1.0), ("bfloat16", 0.5), ("int8", (1 + 4 / 256) / 4)])
     plan = averaging_plan(clusters, 1e6, int(10 ** draw.uniform(2.0, 8.6)), averaged)
     plan = with_uplinks(plan, [draw.choice([1e5, 1e6, 1e7]) * draw.uniform(1, 2) for _ in range(clusters)])
+    plan = replace(plan, workload=replace(plan.workload, robust_averaging=robust is not None))
     (ring,), spans = fleet_of_plan(plan).rings, SpanCosts(plan.costs, plan.workload)
     members = plan.rings[0].members
-    told = ring_spec(plan, members, "0", ring.elements, wire)
+    told = ring_spec(plan, members, "0", ring.elements, wire, robust)
     assert (ring.direct, ring.shares, ring.chunk_elements) == (told.direct, told.shares, told.chunk_elements)
-    exchange = exchange_of(plan.fleet, [f"n{i}" for i in range(clusters)], ring.elements, ring.element_bytes)
+    nodes, each = [f"n{i}" for i in range(clusters)], robust is not None
+    exchange = exchange_of(plan.fleet, nodes, ring.elements, ring.element_bytes, each=each)
+    assert told.robust == robust
+    assert ring.each == each
     if told.direct:
         assert len(exchange.flows) == clusters * (clusters - 1)
     else:
@@ -183,6 +189,9 @@ def test_run_simulator_and_prediction_divide_a_ring_alike(seed: int) -> None:
         assert tuple(sent for _, _, sent in exchange.flows) == hop_bytes(n_bytes, clusters, told.shares)
     predicted = predict(plan.fleet, spans, plan.clusters, plan.rings).prediction
     assert predicted.averaging_s >= exchange.sending_s
+    if each:  # an uplink carries the whole vector once to each of the others
+        slowest = min(node.up_bytes_per_s for node in plan.fleet.nodes)
+        assert predicted.averaging_s >= (clusters - 1) * int(ring.elements * ring.element_bytes) / slowest
 
 
 def test_a_prediction_does_not_spare_hops_that_a_run_does_not() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ring_allreduce.ring.direct_machine import DirectMachine
+from ring_allreduce.ring.direct_machine import AHEAD, DirectMachine
 from ring_allreduce.ring.events import (
     ChunkArrived,
     ContributionReady,
@@ -61,6 +61,39 @@ def test_chunks_that_all_came_early_are_added_when_the_contribution_is_ready():
     direct.handle(chunk(), 0.0)
     instructions = direct.handle(ContributionReady(1.0), 0.0)
     assert instructions[-3:] == [SumChunks(0, 4, 4.0), SumChunks(4, 6, 4.0), FinishRing(4.0, ())]
+
+
+def test_where_each_part_has_to_be_seen_no_more_chunks_wait_than_ahead():
+    direct = DirectMachine(("a", "b"), "a", 12, 2, 1, 0, each=True)
+    spans = [(start, start + 2) for start in range(0, 12, 2)]
+
+    def sent(instructions):
+        return [(each.start, each.stop) for each in instructions if isinstance(each, SendChunk)]
+
+    assert sent(direct.handle(ContributionReady(2.0), 0.0)) == spans[:AHEAD]
+    assert direct.handle(chunk(start=2, stop=4), 0.0)[1] == SumChunks(2, 4, 5.0, (2.0, 3.0))
+    assert direct.waits_for == "b"
+    early = [
+        instruction
+        for span in spans[:1] + spans[3:]
+        for instruction in direct.handle(chunk(start=span[0], stop=span[1]), 0.0)
+    ]
+    assert sent(early) == [spans[5]]
+    last = direct.handle(chunk(start=4, stop=6), 0.0)
+    assert last == [HoldChunk("b", 0, 4, 6), SumChunks(4, 6, 5.0, (2.0, 3.0)), FinishRing(5.0, ())]
+
+
+def test_chunks_that_came_before_the_contribution_are_summed_as_mine_are_sent():
+    direct = DirectMachine(("a", "b"), "b", 12, 2, 1, 0, each=True)
+    for start in range(0, 12, 2):
+        assert direct.handle(chunk("a", start=start, stop=start + 2, weight=1.0), 0.0) == [
+            HoldChunk("a", 0, start, start + 2)
+        ]
+    out = direct.handle(ContributionReady(1.0), 0.0)
+    assert [type(each).__name__ for each in out] == [
+        *["ScaleOwn", "SendChunk", "HoldChunk", "SumChunks"] * 6,
+        "FinishRing",
+    ]
 
 
 def test_an_early_chunk_with_other_counters_is_refused_when_mine_are_known():

@@ -61,6 +61,46 @@ def test_several_rings_and_rounds_in_flight_in_any_order():
                 torch.testing.assert_close(fleet.results[name][s.name, number].average, mean)
 
 
+@pytest.mark.parametrize("robust", ["trimmed_mean", "centred_clipping"])
+@pytest.mark.parametrize("wire", ["exact", "bfloat16", "int8"])
+def test_a_robust_ring_gives_all_members_the_same_bytes_and_tells_what_each_gave(robust, wire):
+    fleet = Fleet([spec(members="abcde", elements=50, chunk=7, direct=True, robust=robust, wire=wire)], max_rounds=2)
+    generator = torch.Generator().manual_seed(1)
+    parts = {name: 1.0 + 0.1 * torch.randn(50, generator=generator) for name in "abcde"} | {
+        "d": torch.full((50,), -900.0)
+    }
+    for number in (1, 2):
+        for name, part in parts.items():
+            fleet.reducers[name].contribute(number, "r", part, 0.0 if (number, name) == (2, "b") else 8.0)
+        fleet.settle()
+        results = [fleet.results[name]["r", number] for name in parts]
+        assert all(torch.equal(result.average, results[0].average) for result in results)
+        assert (results[0].average - 1.0).abs().max() < 0.5
+        figures = results[0].contributions
+        assert all(result.contributions == figures for result in results)
+        assert figures["d"].distance > 100 * figures["a"].distance
+        assert figures["d"].cosine < 0 < figures["a"].cosine
+        assert (figures["b"].norm == 0.0) == (number == 2)
+        for reducer in fleet.reducers.values():
+            reducer.commit(number)
+
+
+def test_a_robust_ring_of_what_compression_left_loses_nothing_of_who_has_no_weight():
+    """A member without weight carries what compression took to its next contribution."""
+    fleet = Fleet([spec(members="abc", elements=64, chunk=64, direct=True, robust="trimmed_mean", wire="int4")])
+    ramp = torch.linspace(0.0, 1.0, 64)
+    total = torch.zeros(64)
+    for number in range(1, 41):
+        for name in "abc":
+            fleet.reducers[name].contribute(number, "r", ramp, float(number % 2))
+        fleet.settle()
+        total += fleet.results["a"]["r", number].average
+        for reducer in fleet.reducers.values():
+            reducer.commit(number)
+    # 20 rounds have a weight: their sum is 20 times the ramp but for one rounding, which is up to 1/14.
+    assert (total - 20 * ramp).abs().max() < 0.15
+
+
 def test_bytes_on_the_wire_are_two_n_minus_one_nths_and_little_more():
     fleet = Fleet([spec(members="abcd", elements=200_000, chunk=16_384)])
     for name in "abcd":
@@ -195,7 +235,14 @@ def test_other_messages_are_left_to_others():
 
 @pytest.mark.parametrize(
     ("specs", "max_rounds"),
-    [([spec()], 0), ([spec(), spec()], 1), ([spec(members="xy")], 1), ([spec(dtype=torch.int64)], 1)],
+    [
+        ([spec()], 0),
+        ([spec(), spec()], 1),
+        ([spec(members="xy")], 1),
+        ([spec(dtype=torch.int64)], 1),
+        ([spec(robust="trimmed_mean")], 1),
+        ([spec(robust="trimmed_mean", direct=True, dtype=torch.float64)], 1),
+    ],
 )
 def test_refuses_impossible_reducers(specs, max_rounds):
     endpoint = InProcessNetwork().endpoint("a", Codec(RING_KINDS))
