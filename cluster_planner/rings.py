@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import PARAMETER_BYTES
@@ -175,16 +176,20 @@ def ring_traffic(spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exchange:
-    """What one round of one ring sends, and how long that takes while nothing else is sent."""
+    """What one round of one ring sends, and how long that takes while nothing else is sent.
 
-    flows: tuple[tuple[str, str, float], ...]
-    """(sender, receiver, bytes) of each pair of nodes that exchange anything."""
-    flows_s: tuple[tuple[float, float], ...]
-    """How long each of these flows takes on the link of its pair, and the link's latency."""
-    pairs: tuple[int, ...]
-    """A number for the pair of each flow, the same in all exchanges of a fleet."""
+    The arrays have one entry for each pair of nodes of which one sends to the other.
+    """
+
+    pairs: NDArray[np.int64]
+    """The sender's number in the fleet, times the number of its nodes, plus the receiver's."""
+    sent_bytes: Floats
+    taken_s: Floats
+    """How long these bytes take on the link of their pair."""
+    latency_s: Floats
+    """The latency of that link."""
     slowest: str
     """The node that sends for the longest time."""
     sending_s: float
@@ -226,40 +231,59 @@ def exchange_of(
         return _rough_exchange(fleet, nodes, links, vector_bytes)
     division = divide(elements, element_bytes, links, each=each)
     if division.direct:
-        flows = tuple((a, b, float(vector_bytes)) for a, b in itertools.permutations(nodes, 2))
-        apart = ~np.eye(len(nodes), dtype=bool)
-        taken_s = tuple(zip((vector_bytes / rates[apart]).tolist(), latency_s[apart].tolist(), strict=True))
-        slowest = nodes[int(rates.min(axis=1).argmin())]
-        sending_s = vector_bytes / float(rates.min())
-        pairs = _numbers(fleet, [(a, b) for a, b, _ in flows])
-        return Exchange(flows, taken_s, pairs, slowest, sending_s, float(latency_s.max()), 0.0)
-    hops, chunk_bytes = (links.hop_bytes_per_s, links.hop_latency_s), division.chunk_elements * element_bytes
-    once = ring_round(vector_bytes, chunk_bytes, division.shares, *hops)
-    flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], once.hop_bytes, strict=True))
+        apart = np.nonzero(~np.eye(len(nodes), dtype=bool))
+        sent_bytes = np.full(len(apart[0]), float(vector_bytes))
+        return Exchange(
+            _numbers(fleet, nodes, *apart),
+            sent_bytes,
+            sent_bytes / rates[apart],
+            latency_s[apart],
+            nodes[int(rates.min(axis=1).argmin())],
+            vector_bytes / float(rates.min()),
+            float(latency_s.max()),
+            0.0,
+        )
+    chunk_bytes = division.chunk_elements * element_bytes
+    once = ring_round(vector_bytes, chunk_bytes, division.shares, links.hop_bytes_per_s, links.hop_latency_s)
     slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
-    taken_s, pairs = tuple(zip(once.hop_s, links.hop_latency_s, strict=True)), _hops(fleet, nodes)
-    return Exchange(flows, taken_s, pairs, slowest, once.sending_s, max(links.hop_latency_s), once.way_s)
-
-
-def _hops(fleet: Fleet, nodes: Sequence[str]) -> tuple[int, ...]:
-    return _numbers(fleet, list(zip(nodes, [*nodes[1:], nodes[0]], strict=True)))
-
-
-def _numbers(fleet: Fleet, pairs: Sequence[tuple[str, str]]) -> tuple[int, ...]:
-    number_of, count = fleet.arrays.number_of, len(fleet.nodes)
-    return tuple(number_of[a] * count + number_of[b] for a, b in pairs)
+    return _around(
+        fleet, nodes, links, np.array(once.hop_bytes), np.array(once.hop_s), slowest, once.sending_s, once.way_s
+    )
 
 
 def _rough_exchange(fleet: Fleet, nodes: Sequence[str], links: RingLinks, vector_bytes: int) -> Exchange:
-    rates, members = links.hop_bytes_per_s, len(nodes)
+    rates, members = np.array(links.hop_bytes_per_s), len(nodes)
     equal_bytes = 2 * (members - 1) / members * vector_bytes
-    sending_s = min(equal_bytes / min(rates), vector_bytes * no_faster_than_s(rates))
-    carried = [min(equal_bytes, max(float(vector_bytes), sending_s * rate)) for rate in rates]
-    flows = tuple(zip(nodes, [*nodes[1:], nodes[0]], carried, strict=True))
+    slowest = int(rates.argmin())
+    sending_s = min(equal_bytes / float(rates[slowest]), vector_bytes * no_faster_than_s(links.hop_bytes_per_s))
+    sent_bytes = np.minimum(equal_bytes, np.maximum(float(vector_bytes), sending_s * rates))
     way_s = 2 * (members - 1) / members * sum(links.hop_latency_s)
-    slowest = nodes[min(range(members), key=rates.__getitem__)]
-    taken_s = tuple((sent / rate, s) for sent, rate, s in zip(carried, rates, links.hop_latency_s, strict=True))
-    return Exchange(flows, taken_s, _hops(fleet, nodes), slowest, sending_s, max(links.hop_latency_s), way_s)
+    return _around(fleet, nodes, links, sent_bytes, sent_bytes / rates, nodes[slowest], sending_s, way_s)
+
+
+def _around(
+    fleet: Fleet,
+    nodes: Sequence[str],
+    links: RingLinks,
+    sent_bytes: Floats,
+    taken_s: Floats,
+    slowest: str,
+    sending_s: float,
+    way_s: float,
+) -> Exchange:
+    """Return the exchange in which each node sends to the next one."""
+    at = np.arange(len(nodes))
+    pairs, latency_s = _numbers(fleet, nodes, at, np.roll(at, -1)), np.array(links.hop_latency_s)
+    return Exchange(pairs, sent_bytes, taken_s, latency_s, slowest, sending_s, max(links.hop_latency_s), way_s)
+
+
+def _numbers(
+    fleet: Fleet, nodes: Sequence[str], senders: NDArray[np.int64], receivers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the pairs' numbers. `senders`, `receivers`: indices of `nodes`."""
+    numbers = np.array([fleet.arrays.number_of[name] for name in nodes], dtype=np.int64)
+    pairs: NDArray[np.int64] = numbers[senders] * len(fleet.nodes) + numbers[receivers]
+    return pairs
 
 
 def _pairs(fleet: Fleet, nodes: Sequence[str]) -> tuple[Floats, Floats]:

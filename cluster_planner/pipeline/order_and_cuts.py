@@ -126,7 +126,8 @@ def best_cuts(
     for j, node in enumerate(order):
         if not begun and pinned.allows(node, 0):
             best[1, j] = tables.at(0)[node, 0]
-        for count in range(1, most + (not exactly)) if j else ():
+        # As many stages as there can be by now, and no fewer than leave enough nodes for the least number.
+        for count in range(max(1, least - nodes + j), min(most - bool(exactly), j) + 1):
             if not pinned.allows(node, min(count, most - 1)):
                 continue
             reach = combine(best[count, since:j], tables.hop[list(order[since:j]), node])

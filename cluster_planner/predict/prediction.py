@@ -15,9 +15,9 @@ each cluster is timed as if all had its period, which is never too fast.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
@@ -27,7 +27,6 @@ from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.stage_times import (
     Load,
     flushed_s,
-    host_key,
     is_near,
     loads_of,
     round_trip_s,
@@ -82,12 +81,12 @@ def predict(
     work = spans.workload
     pipes = [times_of(fleet, spans, cluster) for cluster in clusters]
     exchanges = _exchanges(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
-    followed = _followed(spans, clusters, rings, spares)
+    followed = _followed(fleet, spans, clusters, rings, spares)
     stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone)
-    occupied, waits = stages.occupancy(), _waits(stages, pipes, exchanges, pace)
+    occupied, waits = stages.occupancy(), _waits(fleet, stages, pipes, exchanges, pace)
     periods, rates = stages.periods_s(work).tolist(), pace.rates.tolist()
     stage_s = _stage_seconds(stages, work, pace)
     limits, predictions = [], []
@@ -151,47 +150,47 @@ def _exchanges(
 
 
 def _followed(
-    spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], spares: Sequence[Spare]
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], spares: Sequence[Spare]
 ) -> list[Exchange]:
     """Return what members of rings send to those who follow them: an average of each ring, which they divide among
     them. It travels exactly. No round waits for it, so that it takes of the uplinks only.
     """
     stages = {cluster.name: cluster.stages for cluster in clusters}
-    found = []
+    number_of, found = fleet.arrays.number_of, []
     for spare in spares:
         for ring in rings:
             if not set(ring.members) & set(spare.shadows):
                 continue
-            part = spans.parameter_bytes(*ring.units) / len(ring.members)
             nodes = [stages[name][index].node for name, index in ring.members]
-            flows = tuple((node, spare.node, part) for node in nodes)
-            found.append(Exchange(flows, ((0.0, 0.0),) * len(flows), (0,) * len(flows), nodes[0], 0.0, 0.0, 0.0))
+            pairs = np.array([number_of[name] * len(fleet.nodes) + number_of[spare.node] for name in nodes])
+            parts = np.full(len(nodes), spans.parameter_bytes(*ring.units) / len(nodes))
+            found.append(Exchange(pairs, parts, 0 * parts, 0 * parts, nodes[0], 0.0, 0.0, 0.0))
     return found
 
 
 def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange]) -> PipelineArrays:
     """Return the stages of all clusters as arrays, with the bytes that a round of these exchanges adds to each."""
-    names = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
+    sites, count = fleet.arrays, len(fleet.nodes)
+    nodes = np.array([sites.number_of[stage.node] for pipe in pipes for stage in pipe.cluster.stages])
     loads = [load for pipe in pipes for load in pipe.loads]
-    out = dict.fromkeys(names, 0.0)
-    into = dict(out)
-    host = {name: fleet.node(name).host for name in names}
-    for exchange in exchanges:
-        for sender, receiver, amount in exchange.flows:
-            if host[sender] is None or host[sender] != host[receiver]:
-                out[sender] += amount
-                into[receiver] = into.get(receiver, 0.0) + amount
-    hosts: dict[tuple[bool, str], int] = {}
+    host = np.where(sites.host < 0, count + np.arange(count), sites.host)  # a node by itself has a host of its own
+    out = into = np.zeros(count)
+    if exchanges:
+        senders, receivers = np.divmod(np.concatenate([exchange.pairs for exchange in exchanges]), count)
+        sent_bytes = np.concatenate([exchange.sent_bytes for exchange in exchanges])
+        sent_bytes = np.where(host[senders] != host[receivers], sent_bytes, 0.0)
+        out = np.bincount(senders, weights=sent_bytes, minlength=count).astype(np.float64)
+        into = np.bincount(receivers, weights=sent_bytes, minlength=count).astype(np.float64)
     return PipelineArrays(
         compute_s=np.array([load.compute_s for load in loads]),
         send_s=np.array([load.send_s for load in loads]),
         up_bytes=np.array([load.up_bytes for load in loads]),
         down_bytes=np.array([load.down_bytes for load in loads]),
-        averaged_up=np.array([out[name] for name in names]),
-        averaged_down=np.array([into[name] for name in names]),
-        up_bytes_per_s=np.array([fleet.node(name).up_bytes_per_s for name in names]),
-        down_bytes_per_s=np.array([fleet.node(name).down_bytes_per_s for name in names]),
-        host=np.array([hosts.setdefault(host_key(fleet, name), len(hosts)) for name in names]),
+        averaged_up=out[nodes],
+        averaged_down=into[nodes],
+        up_bytes_per_s=sites.up_bytes_per_s[nodes],
+        down_bytes_per_s=sites.down_bytes_per_s[nodes],
+        host=np.unique(host[nodes], return_inverse=True)[1],
         first=np.cumsum([0, *(len(pipe.loads) for pipe in pipes[:-1])]),
         round_trip_s=np.array([pipe.round_trip_s for pipe in pipes]),
         flushed_s=np.array([pipe.flushed_s for pipe in pipes]),
@@ -212,14 +211,15 @@ def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
     )
 
 
-def _by_pair(exchanges: Sequence[Exchange]) -> tuple[Floats, Floats, list[int]]:
+def _by_pair(exchanges: Sequence[Exchange]) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Return, of each pair of nodes, for how long the link between them is busy in a round of all these exchanges, its
-    latency, and where among all flows it comes first. Rings that have two neighbours in common share their link.
+    latency, and its number (`Exchange.pairs`). Rings that have two neighbours in common share their link.
     """
-    numbers = np.fromiter(chain.from_iterable(exchange.pairs for exchange in exchanges), dtype=np.int64)
-    taken = np.array(list(chain.from_iterable(exchange.flows_s for exchange in exchanges)))
-    _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
-    return np.bincount(place, weights=taken[:, 0]).astype(np.float64), taken[first, 1], first.tolist()
+    pairs = np.concatenate([exchange.pairs for exchange in exchanges])
+    taken_s = np.concatenate([exchange.taken_s for exchange in exchanges])
+    latency_s = np.concatenate([exchange.latency_s for exchange in exchanges])
+    numbers, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+    return np.bincount(place, weights=taken_s).astype(np.float64), latency_s[first], numbers
 
 
 def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, float]:
@@ -243,7 +243,7 @@ def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[
 
 
 def _waits(
-    stages: PipelineArrays, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange], pace: Pace
+    fleet: Fleet, stages: PipelineArrays, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange], pace: Pace
 ) -> tuple[ClusterLimit, str] | None:
     """Return what all clusters wait for, and in words, or None where none waits."""
     if not pace.waits:
@@ -259,10 +259,10 @@ def _waits(
         said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
         return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
     slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
-    busy_s, _, places = _by_pair(exchanges)
-    flows = [flow for exchange in exchanges for flow in exchange.flows]
+    busy_s, _, pairs = _by_pair(exchanges)
     shared = float(busy_s.max()) > max(slowest.sending_s, slowest.way_s)
-    node = flows[places[int(busy_s.argmax())]][0] if shared else slowest.slowest
+    sender = int(pairs[int(busy_s.argmax())]) // len(fleet.nodes)
+    node = fleet.nodes[sender].name if shared else slowest.slowest
     return ClusterLimit("averaging", node), f"{waiting}, slowest from {node}"
 
 

@@ -144,6 +144,18 @@ def walked_s(
     return (ended_s[-1] - ended_s[half - 1]) / ((len(ended_s) - half) * work.update_every)
 
 
+class _Message(NamedTuple):
+    """What a pass sends on: to which stage, as what, and the numbers and seconds of the uplink and link it goes by."""
+
+    to: int
+    kind: int
+    uplink: int
+    link: int
+    uplink_s: float
+    link_s: float
+    latency_s: float
+
+
 class _Walk:
     """The pipeline at one moment. What has been done is counted; which micro-batch it was follows from the order."""
 
@@ -151,24 +163,80 @@ class _Walk:
         self, work: Workload, window: int, stages: Sequence[PassTimes], hops: Sequence[Hop], uplinks: Sequence[Uplink]
     ) -> None:
         count = len(stages)
-        self._every, self._staleness, self._window = work.update_every, work.max_staleness, window
-        self._stages, self._hops, self._uplinks, self._last = stages, hops, uplinks, count - 1
+        self._every, self._staleness, self._window, self._stages = work.update_every, work.max_staleness, window, stages
         self._came, self._came_back = [0] * count, [0] * count
         self._forwards, self._backwards, self._version = [0] * count, [0] * count, [0] * count
-        self._is_busy, self._went_back = [False] * count, [False] * count
-        self._uplink_free_s = dict.fromkeys((uplink.host for uplink in uplinks), 0.0)
-        self._link_free_s = {(index, kind): 0.0 for index in range(count) for kind in (_ACTIVATION, _GRADIENT)}
-        self._coming: list[tuple[float, int, int, int]] = []
-        self._number = 0
-        self._choose(0, 0.0)
+        self._is_busy, self._went_back = [index == 0 for index in range(count)], [False] * count
+        host_of = {uplink.host: number for number, uplink in enumerate(uplinks)}
+        self._uplink_free_s, self._link_free_s = [0.0] * count, [0.0] * (2 * count)
+        self._onward: list[_Message | None] = [None] * count
+        self._back: list[_Message | None] = [None] * count
+        for i, hop in enumerate(hops):
+            here, there = uplinks[i], uplinks[i + 1]
+            ways = host_of[here.host], host_of[there.host]
+            sending_s, coming_s = here.activation_s, there.gradient_s
+            activation_s, gradient_s = max(sending_s, hop.forward_s), max(coming_s, hop.gradient_s)
+            self._onward[i] = _Message(i + 1, _ACTIVATION, ways[0], 2 * i, sending_s, activation_s, hop.latency_s)
+            self._back[i + 1] = _Message(i, _GRADIENT, ways[1], 2 * i + 1, coming_s, gradient_s, hop.latency_s)
+        self._number = 1
+        self._coming = [(stages[0].forward_s, self._number, 0, _FORWARD)]
 
     def updated(self) -> float:
-        """Walk on until the first stage has made one more update; return that moment in seconds."""
-        until, now_s = self._version[0] + 1, 0.0
-        while self._version[0] < until:
-            now_s, _, index, kind = heappop(self._coming)
-            self._happened(index, kind, now_s)
-            self._choose(index, now_s)
+        """Walk on until the first stage has made one more update; return that moment in seconds.
+
+        This is one loop, without a call for each event, since a search for a plan walks through a million of them.
+        """
+        every, staleness, window, stages = self._every, self._staleness, self._window, self._stages
+        came, came_back, forwards, backwards = self._came, self._came_back, self._forwards, self._backwards
+        is_busy, went_back, version = self._is_busy, self._went_back, self._version
+        uplink_free_s, link_free_s = self._uplink_free_s, self._link_free_s
+        coming, number, until, now_s = self._coming, self._number, version[0] + 1, 0.0
+        while version[0] < until:
+            now_s, _, index, kind = heappop(coming)
+            if kind == _ACTIVATION:
+                came[index] += 1
+            elif kind == _GRADIENT:
+                came_back[index] += 1
+            else:
+                is_busy[index], message = False, None
+                if kind == _UPDATE:
+                    version[index] += 1
+                elif kind == _FORWARD:
+                    forwards[index] += 1
+                    if (message := self._onward[index]) is None:  # the last stage, whose backward follows at once
+                        came_back[index] += 1
+                else:
+                    backwards[index] += 1
+                    message = self._back[index]
+                if message is not None:
+                    to, kind, uplink, link, uplink_s, link_s, latency_s = message
+                    starts_s = max(now_s, uplink_free_s[uplink], link_free_s[link])
+                    uplink_free_s[uplink] = starts_s + uplink_s
+                    arrived_s = link_free_s[link] = starts_s + link_s
+                    number += 1  # at one moment, what was caused first happens first
+                    heappush(coming, (arrived_s + latency_s, number, to, kind))
+            if is_busy[index]:
+                continue
+            done, back, stage = forwards[index], backwards[index], stages[index]
+            if back == (version[index] + 1) * every:
+                kind, ends_s = _UPDATE, now_s + stage.step_s
+            else:
+                if index:
+                    forward = came[index] > done
+                else:
+                    forward = done - back < window and version[0] >= done // every - staleness
+                if came_back[index] > back and not (forward and went_back[index]):
+                    went_back[index] = True
+                    kind, ends_s = _BACKWARD, now_s + stage.backward_s
+                elif forward:
+                    went_back[index] = False
+                    kind, ends_s = _FORWARD, now_s + stage.forward_s
+                else:
+                    continue
+            is_busy[index] = True
+            number += 1
+            heappush(coming, (ends_s, number, index, kind))
+        self._number = number
         return now_s
 
     def state(self, now_s: float) -> tuple[tuple[int, ...], list[float]]:
@@ -186,64 +254,5 @@ class _Walk:
             *self._went_back,
             *(part for index, kind, _ in coming for part in (index, kind)),
         )
-        free_s = (*self._uplink_free_s.values(), *self._link_free_s.values())
+        free_s = (*self._uplink_free_s, *self._link_free_s)
         return counts, [*(at_s - now_s for _, _, at_s in coming), *(max(0.0, each - now_s) for each in free_s)]
-
-    def _happened(self, index: int, kind: int, now_s: float) -> None:
-        if kind == _ACTIVATION:
-            self._came[index] += 1
-            return
-        if kind == _GRADIENT:
-            self._came_back[index] += 1
-            return
-        self._is_busy[index] = False
-        if kind == _UPDATE:
-            self._version[index] += 1
-        elif kind == _FORWARD:
-            self._forwards[index] += 1
-            if index < self._last:
-                self._send(index, index + 1, _ACTIVATION, now_s)
-            else:
-                self._came_back[index] += 1
-        else:
-            self._backwards[index] += 1
-            if index:
-                self._send(index, index - 1, _GRADIENT, now_s)
-
-    def _choose(self, index: int, now_s: float) -> None:
-        if self._is_busy[index]:
-            return
-        stage, version = self._stages[index], self._version[index]
-        forwards, backwards = self._forwards[index], self._backwards[index]
-        if backwards == (version + 1) * self._every:
-            self._compute(index, _UPDATE, now_s + stage.step_s)
-            return
-        if index:
-            forward = self._came[index] > forwards
-        else:
-            forward = forwards - backwards < self._window and version >= forwards // self._every - self._staleness
-        if self._came_back[index] > backwards and not (forward and self._went_back[index]):
-            self._went_back[index] = True
-            self._compute(index, _BACKWARD, now_s + stage.backward_s)
-        elif forward:
-            self._went_back[index] = False
-            self._compute(index, _FORWARD, now_s + stage.forward_s)
-
-    def _compute(self, index: int, kind: int, ends_s: float) -> None:
-        self._is_busy[index] = True
-        self._tell(index, kind, ends_s)
-
-    def _send(self, index: int, to: int, kind: int, now_s: float) -> None:
-        uplink, hop = self._uplinks[index], self._hops[min(index, to)]
-        if kind == _ACTIVATION:
-            uplink_s, link_s = uplink.activation_s, hop.forward_s
-        else:
-            uplink_s, link_s = uplink.gradient_s, hop.gradient_s
-        starts_s = max(now_s, self._uplink_free_s[uplink.host], self._link_free_s[index, kind])
-        self._uplink_free_s[uplink.host] = starts_s + uplink_s
-        arrived_s = self._link_free_s[index, kind] = starts_s + max(uplink_s, link_s)
-        self._tell(to, kind, arrived_s + hop.latency_s)
-
-    def _tell(self, index: int, kind: int, at_s: float) -> None:
-        self._number += 1  # at one moment, what was caused first happens first
-        heappush(self._coming, (at_s, self._number, index, kind))

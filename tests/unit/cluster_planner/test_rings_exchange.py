@@ -36,20 +36,21 @@ def test_flows_are_those_of_the_division(seed: int, make_node: Callable[..., Nod
     elements = int(10 ** random.Random(seed).uniform(2.5, 7.0))
     links = links_of_ring(fleet, names)
     division, exchange = divide(elements, 4.0, links), exchange_of(fleet, names, elements, 4.0)
-    sent = {(sender, receiver): n_bytes for sender, receiver, n_bytes in exchange.flows}
-    at = fleet.arrays.number_of
-    assert exchange.pairs == tuple(at[a] * len(fleet.nodes) + at[b] for a, b in sent)
+    senders, receivers = (part.tolist() for part in divmod(exchange.pairs, len(fleet.nodes)))
+    flows = [(fleet.names[a], fleet.names[b]) for a, b in zip(senders, receivers, strict=True)]
     if division.direct:
-        assert sent == dict.fromkeys(permutations(names, 2), 4.0 * elements)
+        assert flows == list(permutations(names, 2))
+        assert exchange.sent_bytes.tolist() == [4.0 * elements] * len(flows)
         assert exchange.sending_s == pytest.approx(4 * elements / links.pair_bytes_per_s)
-        rates = [fleet.flow_bytes_per_s(a, b) for a, b, _ in exchange.flows]
-        assert [taken_s for taken_s, _ in exchange.flows_s] == pytest.approx([4 * elements / rate for rate in rates])
-        assert [latency_s for _, latency_s in exchange.flows_s] == [fleet.link(a, b).latency_s for a, b in sent]
+        rates = [fleet.flow_bytes_per_s(a, b) for a, b in flows]
+        assert exchange.taken_s.tolist() == pytest.approx([4 * elements / rate for rate in rates])
+        assert exchange.latency_s.tolist() == [fleet.link(a, b).latency_s for a, b in flows]
         return
-    assert list(sent) == list(pairwise([*names, names[0]]))
-    assert tuple(sent.values()) == hop_bytes(4 * elements, len(names), division.shares)
-    busy = [n_bytes / rate for n_bytes, rate in zip(sent.values(), links.hop_bytes_per_s, strict=True)]
-    assert exchange.flows_s == tuple(zip(busy, links.hop_latency_s, strict=True))
+    assert flows == list(pairwise([*names, names[0]]))
+    assert tuple(exchange.sent_bytes.tolist()) == hop_bytes(4 * elements, len(names), division.shares)
+    busy = [sent / rate for sent, rate in zip(exchange.sent_bytes.tolist(), links.hop_bytes_per_s, strict=True)]
+    assert exchange.taken_s.tolist() == busy
+    assert exchange.latency_s.tolist() == list(links.hop_latency_s)
     assert exchange.sending_s == pytest.approx(max(busy))
     assert exchange.slowest == names[busy.index(max(busy))]
     assert exchange.way_s > 2 * (len(names) - 1) * min(links.hop_latency_s)

@@ -183,10 +183,10 @@ def test_run_simulator_and_prediction_divide_a_ring_alike(seed: int, robust: Rob
     assert told.robust == robust
     assert ring.each == each
     if told.direct:
-        assert len(exchange.flows) == clusters * (clusters - 1)
+        assert len(exchange.pairs) == clusters * (clusters - 1)
     else:
         n_bytes = int(ring.elements * ring.element_bytes)
-        assert tuple(sent for _, _, sent in exchange.flows) == hop_bytes(n_bytes, clusters, told.shares)
+        assert tuple(exchange.sent_bytes.tolist()) == hop_bytes(n_bytes, clusters, told.shares)
     predicted = predict(plan.fleet, spans, plan.clusters, plan.rings).prediction
     assert predicted.averaging_s >= exchange.sending_s
     if each:  # an uplink carries the whole vector once to each of the others
