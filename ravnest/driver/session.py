@@ -46,7 +46,7 @@ from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover, joining_states
 from ravnest.driver.warm_spares import SpareNeeds, WarmSpares
 from ravnest.job.config import Job
-from ravnest.job.materials import search_dirs
+from ravnest.job.materials import baselines_of, search_dirs
 from ravnest.pipeline import stage_name
 from ravnest.recovery import HourWatch, Replacements, further_clusters
 from ravnest.stage import messages as m
@@ -120,6 +120,8 @@ def train(
         ):
             end = run_end(job, prepared.total_samples, limit, _speed(imitate))
             record = _record(prepared, observer, writer, setups, end)
+            if takes_over is None and (baselines := baselines_of(prepared.data)):
+                writer.write("baselines", 0.0, losses=baselines)
             outbox = Outbox(stages.endpoint, _HANDED_OUT_BYTES)
             if takes_over is None:
                 observer.on(report.PhaseEvent("handing out weights"))

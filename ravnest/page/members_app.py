@@ -1,7 +1,7 @@
 """The application of a page of those who take part where there is no plan: people of a collaboration, hosts of experts.
 
-In: what looks at them, and who may look. Out: `/` (the page) and `/api/members` (what was found, as JSON). One look is
-made at a time, every second at most, and only while somebody looks.
+In: what looks at them, and who may look. Out: `/` (the page), `/api/members` (what was found, as JSON) and `/metrics`
+(Prometheus). One look is made at a time, every second at most, and only while somebody looks.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from ravnest.page.access import Access
 from ravnest.page.guarded_app import guarded_app
+from ravnest.page.prometheus import CONTENT_TYPE, members_text
 
 _PAGE = Path(__file__).with_name("members_page.html")
 _LOOK_S = 1.0
@@ -28,12 +29,19 @@ def members_app(
     last: dict[str, object] = {}
     next_s = float("-inf")
 
-    async def members(request: Request) -> Response:
+    async def found() -> dict[str, object]:
         nonlocal last, next_s
         async with turn:
             if now() >= next_s:
                 last = await asyncio.to_thread(look)
                 next_s = now() + _LOOK_S
-            return JSONResponse(last)
+            return last
 
-    return guarded_app(_PAGE.read_text(encoding="utf-8"), access, {"/api/members": members})
+    async def members(request: Request) -> Response:
+        return JSONResponse(await found())
+
+    async def metrics(request: Request) -> Response:
+        return Response(members_text(await found()), media_type=CONTENT_TYPE)
+
+    answers = {"/api/members": members, "/metrics": metrics}
+    return guarded_app(_PAGE.read_text(encoding="utf-8"), access, answers)

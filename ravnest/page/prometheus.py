@@ -1,9 +1,10 @@
-"""A run's figures in the text format of Prometheus (version 0.0.4). Pure.
+"""The figures of a page in the text format of Prometheus (version 0.0.4). Pure.
 
-In: the document of a page. Out: lines. A figure that is not known has no line.
+In: the document of a page: of a run, of a collaboration and its people, or of the hosts of experts. Out: lines. A
+figure that is not known has no line.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,22 +34,54 @@ _HELP: Mapping[str, str] = {
     "stage_tensor_bytes": "The most bytes that its tensors took.",
     "stage_planned_tensor_bytes": "The bytes that the plan predicts for them.",
 }
+_MEMBERS_HELP: Mapping[str, str] = {
+    "collaboration_steps": "Steps that the collaboration has made.",
+    "collaboration_samples": "Samples that counted in all steps.",
+    "collaboration_loss": "Training loss of the last step.",
+    "collaboration_held_out": "Measures of the last evaluation on the held-out set, by name.",
+    "collaboration_volunteers": "Volunteers who took part in the last step.",
+    "collaboration_step_seconds": "Seconds that the last step took.",
+    "collaboration_step_age_seconds": "Seconds since the last step.",
+    "collaboration_people": "People who have ever taken part.",
+    "person_samples": "Samples of the person that counted in a step.",
+    "person_steps": "Steps in which something of the person counted.",
+    "person_visits": "How often the person came.",
+    "person_refused": "Contributions of the person that were refused.",
+    "person_scaled": "Contributions of the person that counted for less, because they deviated from the mean.",
+    "experts": "Experts of the grid.",
+    "experts_hosted": "Experts that a host answers for.",
+    "experts_callers": "Callers that the table knows of.",
+    "host_experts": "Experts that the host has.",
+    "host_most_experts": "The most experts that the host takes.",
+    "host_samples_per_second": "Samples that the host answered per second, as it last told.",
+    "host_answer_seconds": "Seconds that an answer of the host takes, as it last told.",
+    "host_updates": "Updates that the host has made of its experts.",
+}
+Figure = tuple[str, Sequence[tuple[str, str]], Any]
+"""The name without its prefix, the labels, and the value; None where it is not known."""
 
 
 def metrics_text(document: Mapping[str, Any]) -> str:
-    """The figures of a page's document, each with its help and its type."""
-    values: dict[str, list[str]] = {name: [] for name in _HELP}
-    for name, labels, value in _figures(document):
+    """The figures of a run's document, each with its help and its type."""
+    return _text(_HELP, _figures(document))
+
+
+def members_text(document: Mapping[str, Any]) -> str:
+    """The figures of those who take part where there is no plan, as `/api/members` has them."""
+    is_collaboration = document.get("kind") == "collaboration"
+    return _text(_MEMBERS_HELP, _of_people(document) if is_collaboration else _of_hosts(document))
+
+
+def _text(helps: Mapping[str, str], figures: Iterable[Figure]) -> str:
+    values: dict[str, list[str]] = {name: [] for name in helps}
+    for name, labels, value in figures:
         if value is not None:
             values[name].append(f"ravnest_{name}{_labels(labels)} {float(value):.10g}")
     lines = []
     for name, found in values.items():
         if found:
-            lines += [f"# HELP ravnest_{name} {_HELP[name]}", f"# TYPE ravnest_{name} gauge", *found]
+            lines += [f"# HELP ravnest_{name} {helps[name]}", f"# TYPE ravnest_{name} gauge", *found]
     return "\n".join(lines) + "\n"
-
-
-Figure = tuple[str, Sequence[tuple[str, str]], Any]
 
 
 def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
@@ -83,6 +116,40 @@ def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
             yield "stage_staleness_updates", at, stage["staleness"]
             yield "stage_tensor_bytes", at, stage["tensor_bytes"]
             yield "stage_planned_tensor_bytes", at, stage["planned_tensor_bytes"]
+
+
+def _of_people(document: Mapping[str, Any]) -> Iterator[Figure]:
+    whole = [("collaboration", document["name"])]
+    for name, key in (
+        ("steps", "steps"),
+        ("samples", "samples"),
+        ("loss", "loss"),
+        ("volunteers", "volunteers"),
+        ("step_seconds", "step_s"),
+        ("step_age_seconds", "age_s"),
+        ("people", "people_in_all"),
+    ):
+        yield f"collaboration_{name}", whole, document[key]
+    for measure, value in (document["held_out"] or {}).items():
+        yield "collaboration_held_out", [*whole, ("measure", measure)], value
+    for person in document["people"]:
+        of = [*whole, ("person", person["name"]), ("key", person["key"])]
+        for key in ("samples", "steps", "visits", "refused", "scaled"):
+            yield f"person_{key}", of, person[key]
+
+
+def _of_hosts(document: Mapping[str, Any]) -> Iterator[Figure]:
+    grid = [("grid", document["name"])]
+    yield "experts", grid, document["experts"]
+    yield "experts_hosted", grid, document["hosted"]
+    yield "experts_callers", grid, len(document["callers"])
+    for host in document["hosts"]:
+        of = [*grid, ("host", host["host"]), ("address", host["address"])]
+        yield "host_experts", of, len(host["experts"])
+        yield "host_most_experts", of, host["most_experts"]
+        yield "host_samples_per_second", of, host["samples_per_s"]
+        yield "host_answer_seconds", of, host["answer_ms"] / 1e3
+        yield "host_updates", of, host["updates"]
 
 
 def _labels(labels: Sequence[tuple[str, str]]) -> str:

@@ -102,6 +102,7 @@ class RunView:
         self._samples = 0
         self._made: dict[str, int] = {}
         """By cluster: its samples at its last update, which say more often than the progress how far the fleet is."""
+        self._baselines: dict[str, float] = {}
         self.damaged = 0
         """How many lines said what no run says."""
 
@@ -130,6 +131,8 @@ class RunView:
                 self._measured(record)
             case "links":
                 self._links.take(record)
+            case "baselines":
+                self._compared_with(record)
             case kind:
                 try:
                     event = event_of(record)
@@ -172,6 +175,11 @@ class RunView:
         stage = self._stage(record)
         if stage is not None:
             stage.measured(record)
+
+    def _compared_with(self, record: Mapping[str, object]) -> None:
+        told = record.get("losses")
+        known = {str(name): number(loss) for name, loss in told.items()} if isinstance(told, dict) else {}
+        self._baselines = {name: loss for name, loss in known.items() if loss is not None}
 
     def _node_of(self, stage: str) -> str | None:
         return self._stages[stage].node if stage in self._stages else None
@@ -273,6 +281,7 @@ class RunView:
             else {
                 "samples": progress.samples,
                 "total_samples": progress.total_samples,
+                "elapsed_s": progress.elapsed_s,
                 "stop_s": progress.stop_s,
                 "left_s": _left_s(progress) if runs else None,
                 "samples_per_s": sum(each.samples_per_s for each in progress.clusters),
@@ -291,7 +300,7 @@ class RunView:
                 "age_s": max(0.0, now_s - self._checkpoint[2]),
             },
             "held_out": self._held_out[-1] if self._held_out else None,
-            "baselines": outcome.get("baselines", {}),
+            "baselines": outcome.get("baselines", self._baselines),
             "events": list(self._events),
         }
         found = json_value(plain)

@@ -5,10 +5,11 @@ In: a file, and whether its run goes on. Out: its lines, and for metrics.jsonl t
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.metrics_file import event_of, last_records, record_of
+from ravnest.driver.observe.metrics_file import event_of, last_records, record_of, records_from_end
 from ravnest.driver.observe.report import ProgressEvent, RunEvent
 from ravnest.errors import InvalidInput
 
@@ -62,9 +63,8 @@ def news_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -
     `goes_on` and `wait` are those of `lines_of`. Raises InvalidInput for a line that is no record.
     """
     at = path.stat().st_size if path.exists() else 0
-    last = last_records(path, ("phase", "progress"))
-    for kind in ("phase", "progress"):
-        event = event_of(last[kind]) if kind in last else None
+    last = last_records(path, ("phase",))
+    for event in (event_of(last["phase"]) if last else None, last_progress(path)):
         if event is not None:
             yield event
     while True:
@@ -74,6 +74,35 @@ def news_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -
         if is_over:
             return
         wait()
+
+
+LOSS_BACK_S = 3600.0
+"""How much older than the last progress the loss may be that is shown of a cluster."""
+
+
+def last_progress(path: Path) -> ProgressEvent | None:
+    """Returns the last progress of a metrics.jsonl, None before the first. Where a cluster has made no update in its
+    last second, its loss is the last one before, of the same session.
+
+    Raises InvalidInput for a file that cannot be read, and for a line of progress that is no record.
+    """
+    found: ProgressEvent | None = None
+    losses: dict[str, float] = {}
+    later_s = float("inf")
+    for record in records_from_end(path, "progress"):
+        event = event_of(record)
+        assert isinstance(event, ProgressEvent)  # by its kind
+        if found is None:
+            found = event
+        elif event.elapsed_s > later_s or event.elapsed_s < found.elapsed_s - LOSS_BACK_S:
+            break  # another session, or long ago
+        later_s = event.elapsed_s
+        losses = {each.name: each.loss for each in event.clusters if each.loss is not None} | losses
+        if all(each.name in losses for each in found.clusters):
+            break
+    if found is None:
+        return None
+    return replace(found, clusters=tuple(replace(each, loss=losses.get(each.name)) for each in found.clusters))
 
 
 def lines_since(path: Path, at: int) -> tuple[list[str], int]:

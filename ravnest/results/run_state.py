@@ -15,9 +15,10 @@ from typing import Literal
 from ravnest.checkpoints.checkpoint import LATEST, name_of_latest
 from ravnest.checkpoints.run_folder import RUNS, RunFolder
 from ravnest.checkpoints.run_lock import LOCK, LockState, look_at_lock
-from ravnest.driver.observe.metrics_file import event_of, last_records
+from ravnest.driver.observe.metrics_file import last_records
 from ravnest.driver.observe.report import ProgressEvent
 from ravnest.errors import InvalidInput
+from ravnest.results.run_log import last_progress
 
 State = Literal["running", "finished", "stopped", "failed", "killed", "unknown"]
 MEANING: Mapping[State, str] = {
@@ -29,7 +30,7 @@ MEANING: Mapping[State, str] = {
     "unknown": "its lock cannot be seen here: it may be running on another machine",
 }
 _LAST_PHASE = "saving"
-_KINDS = ("progress", "phase", "evaluated")
+_KINDS = ("phase", "evaluated")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class RunState:
     """The process that runs it, or of a killed or unknown run the last one that did, in words."""
     phase: str | None
     progress: ProgressEvent | None
-    """The last one that was written down."""
+    """The last one that was written down, with the last loss of each cluster."""
     held_out_loss: float | None
     held_out_samples: int | None
     """The samples that the fleet had trained on then."""
@@ -67,7 +68,6 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
     now_s = time.time() if now_s is None else now_s
     lock, owner = look_at_lock(path)
     last = last_records(folder.metrics, _KINDS)
-    progress = event_of(last["progress"]) if "progress" in last else None
     phase, evaluated = last.get("phase", {}).get("name"), last.get("evaluated", {})
     loss, samples = evaluated.get("loss"), evaluated.get("samples")
     return RunState(
@@ -76,7 +76,7 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
         is_rehearsal=folder.is_rehearsal,
         owner=None if owner is None else str(owner),
         phase=None if phase is None else str(phase),
-        progress=progress if isinstance(progress, ProgressEvent) else None,
+        progress=last_progress(folder.metrics),
         held_out_loss=loss if isinstance(loss, float | int) else None,
         held_out_samples=samples if isinstance(samples, int) else None,
         checkpoint=name_of_latest(folder.checkpoints) if folder.has_checkpoint else None,

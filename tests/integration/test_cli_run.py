@@ -45,6 +45,7 @@ def test_a_run_learns_and_writes_down_what_it_did(finished: Path) -> None:
     assert result["rounds"] >= 9
     assert result["held_out_loss"] < 0.5 * result["baselines"]["guessing"]
     lines = [json.loads(line) for line in (finished / "r/metrics.jsonl").read_text().splitlines()]
+    assert [line["losses"] for line in lines if line["kind"] == "baselines"] == [result["baselines"]]
     losses = [line["loss"] for line in lines if line["kind"] == "update" and "loss" in line]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     assert {"update", "round", "evaluated", "checkpoint", "progress", "phase"} <= {line["kind"] for line in lines}

@@ -74,7 +74,9 @@ def run_document(run: RunState) -> object:
 
 def _samples(progress: ProgressEvent, *, goes_on: bool) -> str:
     total = f" of {progress.total_samples:,}" if progress.total_samples is not None else ""
-    words = f"{progress.samples:,}{total} in {duration(progress.elapsed_s)}"
+    made = progress.samples if progress.session_samples is None else progress.session_samples
+    since = f"; {made:,} since it was resumed," if made != progress.samples else ""
+    words = f"{progress.samples:,}{total}{since} in {duration(progress.elapsed_s)}"
     if not goes_on:
         return words
     rate = sum(cluster.samples_per_s for cluster in progress.clusters)

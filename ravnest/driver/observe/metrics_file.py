@@ -217,6 +217,23 @@ def last_records(path: Path, kinds: Collection[str]) -> dict[str, dict[str, obje
     return found
 
 
+def records_from_end(path: Path, kind: str) -> Iterator[dict[str, object]]:
+    """Yields the records of one kind, the last one first, as far back as `last_records` looks; none where there is no
+    file. Raises as `last_records` does."""
+    begin = _KIND + kind.encode() + b'"'
+    try:
+        with path.open("rb") as file:
+            for line in _lines_from_end(file):
+                if line.startswith(begin):
+                    yield _record(line.decode("utf-8", "replace"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", path=str(path)) from None
+    except ValueError as error:
+        raise InvalidInput(str(error), path=str(path)) from None
+
+
 def _lines_from_end(file: IO[bytes]) -> Iterator[bytes]:
     """Yields the whole lines of the last MOST_READ_BYTES, the last one first."""
     end = at = file.seek(0, os.SEEK_END)

@@ -83,8 +83,9 @@ class ClusterProgress:
 class ProgressEvent:
     """How far the fleet has come; it is sent once a second and at the end.
 
-    `elapsed_s` counts from the beginning of training. The run ends at `total_samples` or at `stop_s` of the same
-    clock, whichever comes first; None: it does not end by this.
+    `elapsed_s` counts from the beginning of training, in a run that was resumed from that of this session. The run ends
+    at `total_samples` or at `stop_s` of the same clock, whichever comes first; None: it does not end by this.
+    `session_samples` are those of `samples` that were made in `elapsed_s`; None in files of older versions.
     """
 
     elapsed_s: float
@@ -92,6 +93,7 @@ class ProgressEvent:
     total_samples: int | None
     clusters: tuple[ClusterProgress, ...]
     stop_s: float | None = None
+    session_samples: int | None = None
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,20 @@ def test_members_are_looked_at_once_a_second_at_most() -> None:
         assert (status, json.loads(text)["looks"]) == (200, expected)
 
 
+def test_prometheus_reads_the_same_look() -> None:
+    people = {"name": "choir", "kind": "collaboration", "steps": 3, "samples": 9, "loss": None, "volunteers": 1}
+    people |= {"step_s": 0.5, "age_s": 1.0, "held_out": None, "people": [], "people_in_all": 0}
+    status, headers, text = asgi.asked(members_app(lambda: people, Access(TOKEN)), "/metrics", COOKIE)
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 'ravnest_collaboration_steps{collaboration="choir"} 3\n' in text
+
+
 def test_without_the_token_nobody_looks() -> None:
     def look() -> dict[str, object]:
         raise AssertionError("nobody may look")
 
     app = members_app(look, Access(TOKEN))
-    for path in ("/", "/api/members"):
+    for path in ("/", "/api/members", "/metrics"):
         status, _, text = asgi.asked(app, path)
         assert status == 403
         assert "<script" not in text

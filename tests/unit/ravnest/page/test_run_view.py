@@ -72,6 +72,13 @@ def test_losses_lie_over_time_and_over_the_samples_of_the_fleet(told: Told) -> N
     assert told.document()["progress"] is None
 
 
+def test_baselines_are_there_from_the_beginning_and_those_of_the_summary_count_before_them(told: Told) -> None:
+    assert told.document()["baselines"] == {}
+    told.record("baselines", 0.0, losses={"guessing": 4.2, "nonsense": None})
+    assert told.document()["baselines"] == {"guessing": 4.2}
+    assert told.document("finished", baselines={"guessing": 4.0})["baselines"] == {"guessing": 4.0}
+
+
 def test_a_round_says_its_age_and_how_far_clusters_lag(told: Told, progress: report.ProgressEvent) -> None:
     told.event(60.0, report.RoundCommittedEvent(8, 3900, 0.75))
     told.event(65.0, progress)

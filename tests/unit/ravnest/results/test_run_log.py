@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.report import NoticeEvent, PhaseEvent, as_plain
+from ravnest.driver.observe.report import ClusterProgress, NoticeEvent, PhaseEvent, ProgressEvent, as_plain
 from ravnest.errors import InvalidInput
-from ravnest.results.run_log import events_in, events_of, lines_of, lines_since, log_of, news_of
+from ravnest.results.run_log import events_in, events_of, last_progress, lines_of, lines_since, log_of, news_of
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -81,3 +81,33 @@ def test_news_begin_with_the_last_phase_and_progress(tmp_path: Path) -> None:
     assert events_in(
         [line, '{"kind":"update","at_s":1,"cluster":"c0","stage":0,"update":1,"lr":0,"staleness":[]}']
     ) == [NoticeEvent("just now")]
+
+
+def progress_at(elapsed_s: float, *losses: float | None) -> ProgressEvent:
+    """The progress of as many clusters at one second of a session."""
+    each = (ClusterProgress(f"c{i}", 1, 1.0, loss, 0, 1, 0) for i, loss in enumerate(losses))
+    return ProgressEvent(elapsed_s, 2, None, tuple(each))
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([progress_at(1, 4.0, 6.0), progress_at(2, 3.0, None), progress_at(3, None, None)], [3.0, 6.0]),
+        ([progress_at(9, 4.0, 6.0), progress_at(1, None, 2.0)], [None, 2.0]),  # of the session before
+        ([progress_at(1, 4.0, 6.0), progress_at(4000, None, 2.0)], [None, 2.0]),  # more than an hour ago
+        ([progress_at(1, 4.0), progress_at(2, None, 2.0)], [4.0, 2.0]),  # a cluster more
+    ],
+)
+def test_the_last_progress_keeps_the_last_loss_of_each_cluster(
+    tmp_path: Path, told: list[ProgressEvent], expected: list[float | None]
+) -> None:
+    run = run_with(tmp_path / "r", *told, PhaseEvent("training"))
+    found = last_progress(run / "metrics.jsonl")
+    assert found is not None
+    assert found.elapsed_s == told[-1].elapsed_s
+    assert [each.loss for each in found.clusters] == expected
+
+
+def test_before_the_first_progress_there_is_none(tmp_path: Path) -> None:
+    assert last_progress(tmp_path / "metrics.jsonl") is None
+    assert last_progress(run_with(tmp_path / "r", PhaseEvent("training")) / "metrics.jsonl") is None

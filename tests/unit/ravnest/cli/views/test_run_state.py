@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ravnest.cli.views.run_state import show_runs, show_status
+from ravnest.driver.observe.report import ProgressEvent
 from ravnest.results.run_state import RunState
 
 KILLED = RunState(
@@ -32,6 +33,18 @@ def test_a_run_that_was_killed_before_it_trained_shows_what_there_is() -> None:
     assert "checkpoint runs/first/checkpoints/checkpoint-000002, 1 min 30 s ago" in lines
     assert "wrote last –" in lines
     assert "logs runs/first/logs/ray.log" in lines
+
+
+def test_the_seconds_of_a_resumed_run_stand_beside_the_samples_that_were_made_in_them() -> None:
+    progress = ProgressEvent(40.0, 4000, 8000, (), session_samples=1000)
+    for told, words in (
+        (progress, "samples 4,000 of 8,000; 1,000 since it was resumed, in 40.0 s"),
+        (replace(progress, session_samples=4000), "samples 4,000 of 8,000 in 40.0 s"),
+        (replace(progress, session_samples=None), "samples 4,000 of 8,000 in 40.0 s"),
+    ):
+        out = StringIO()
+        show_status(replace(KILLED, progress=told), Console(file=out, width=80, soft_wrap=True))
+        assert words in [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 def test_a_table_of_runs_fits_80_columns_and_explains_only_the_states_that_it_has() -> None:

@@ -17,6 +17,7 @@ class Watched:
     def __init__(self, path, **changes):
         self.events = []
         self.path = path
+        self.samples_before = 0
         self.writer = MetricsWriter(path / "metrics.jsonl")
         self.record = RunRecord(
             path,
@@ -31,7 +32,9 @@ class Watched:
         )
 
     def tick(self, elapsed_s, phase=ins.RunPhase.TRAINING, **updates):
-        state = SimpleNamespace(phase=phase, updates=updates, samples=12 * sum(updates.values()))
+        samples = 12 * sum(updates.values())
+        accounts = SimpleNamespace(session_samples=samples - self.samples_before)
+        state = SimpleNamespace(phase=phase, updates=updates, samples=samples, accounts=accounts)
         self.record.tick(state, elapsed_s)
 
     def progress(self):
@@ -117,9 +120,11 @@ def test_progress_says_where_this_run_ends(tmp_path):
 
 
 def test_a_resumed_run_does_not_report_what_was_made_before_as_its_rate(watched):
+    watched.samples_before = 18_000
     watched.tick(0.1, a=1000, b=500)
     watched.tick(1.1, a=1001, b=500)
     (progress,) = watched.progress()
+    assert (progress.samples, progress.session_samples) == (18_012, 12)
     assert progress.clusters[0].samples_per_s == pytest.approx(12.0)
     assert progress.clusters[0].samples == 12_012
 
