@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from experiments.experts.hosted import feed_forward, hosted, throughput
+from experiments.experts.hosted import feed_forward, gradient_of, hosted, throughput
 from experiments.harness.report import Claim, Panel, Part, Series, Table, median, spread
 from ravnest.experts.config import experts_from
 from ravnest.experts.expert import HostedExpert
@@ -33,14 +33,13 @@ def local(samples: torch.Tensor, seconds: float) -> float:
         optimizer={"name": "sgd", "lr": 1e-4},
     )
     experts = [HostedExpert(feed_forward(WIDTH), config) for _ in range(LAYERS)]
-    gradient = torch.ones_like(samples)
     begun_s, done = time.monotonic(), 0
     while time.monotonic() < begun_s + seconds:
         passed, inputs = samples, []
         for expert in experts:
             inputs.append(passed)
             passed = expert.forward(passed, training=True).clone()
-        back = gradient
+        back = gradient_of(passed)
         for expert, one in zip(reversed(experts), reversed(inputs), strict=True):
             back = expert.backward(one, back, 1)
         done += 1

@@ -8,7 +8,7 @@ distributed. Between the two, other batches update the same experts and the trun
 import copy
 import random
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
@@ -64,6 +64,8 @@ class Here:
             seed=seed,
         )
         self.fails, self._draw = fails, random.Random(seed)
+        # Calls come from inside an operator, where torch records no graph in this thread.
+        self._thread = ThreadPoolExecutor(1, "experts", torch.set_num_threads, (1,))
         torch.manual_seed(seed)
         self.experts = {one: HostedExpert(block(WIDTH), self.config) for one in self.config.places.experts()}
 
@@ -86,14 +88,11 @@ class Here:
         return [[(expert, "here") for expert in found] for found in search.found()]
 
     def call(self, calls: Sequence[Call]) -> list["Future[Answered | Failed]"]:
-        futures: list[Future[Answered | Failed]] = []
-        for call in calls:
-            future: Future[Answered | Failed] = Future()
-            futures.append(future)
-            future.set_result(Failed("lost") if self._draw.random() < self.fails else self._answered(call))
-        return futures
+        return [self._thread.submit(self._answered, call) for call in calls]
 
-    def _answered(self, call: Call) -> Answered:
+    def _answered(self, call: Call) -> Answered | Failed:
+        if self._draw.random() < self.fails:
+            return Failed("lost")
         expert = self.experts[call.expert]
         if call.updates is None:
             return Answered(expert.forward(call.tensors[0], training=call.training).clone(), expert.updates, 0, 0.0)

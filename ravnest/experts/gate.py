@@ -17,8 +17,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ravnest.experts.grid import Expert
-
 
 class ProductKeyGate(nn.Module):
     """Scores experts."""
@@ -33,16 +31,13 @@ class ProductKeyGate(nn.Module):
         numbers = self.linear(samples.flatten(1))
         return [part.log_softmax(-1) for part in numbers.split(self.sides, dim=-1)]
 
-    def scores(self, numbers: Sequence[Tensor], experts: Sequence[Sequence[Expert]]) -> Tensor:
-        """(samples, k): the scores of each sample's experts. Where a sample has fewer than k, -inf stands."""
-        most = max(map(len, experts))
-        padding: Expert = (0,) * len(self.sides)
-        padded = [[*one, *[padding] * (most - len(one))] for one in experts]
-        indices = torch.tensor(padded).view(len(experts), most, len(self.sides))
-        found = sum(number.gather(1, indices[:, :, place]) for place, number in enumerate(numbers))
-        assert isinstance(found, Tensor)
-        there = torch.arange(most) < torch.tensor([len(one) for one in experts]).unsqueeze(1)
-        return found.masked_fill(~there, float("-inf"))
+    def scores(self, numbers: Sequence[Tensor], experts: Tensor) -> Tensor:
+        """(samples, k): the scores of each sample's experts. experts: (samples, k, d or more), whose first d numbers
+        are coordinates, or −1 where a sample has fewer than k experts: there the score is -inf."""
+        found = torch.stack(
+            [number.gather(1, experts[:, :, place].clamp_min(0)) for place, number in enumerate(numbers)]
+        ).sum(0)
+        return found.masked_fill(experts[:, :, 0] < 0, float("-inf"))
 
 
 def balance_loss(numbers: Sequence[Tensor]) -> Tensor:

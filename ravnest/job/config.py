@@ -27,6 +27,7 @@ from ravnest.checkpoints.run_folder import CheckpointsConfig
 from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written
+from ravnest.job.experts_table import ExpertsTableConfig
 from ravnest.job.modes import Mode, StopConfig, check_mode
 from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
 from ravnest.training.averaging import AveragingConfig
@@ -189,6 +190,9 @@ class Job(Section):
 
     update_every: PositiveInt = 8
     """Micro-batches that a stage accumulates for one update."""
+
+    experts: ExpertsTableConfig | None = None
+    """Where the experts are found that layers `RemoteMixtureOfExperts` of the model call."""
 
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """A torch.optim class, its arguments, its schedule and clipping."""

@@ -15,7 +15,7 @@ Mode = Literal["planned", "collaborative"]
 
 PLANNED_ONLY = {
     *("initial_weights", "update_every", "schedule", "max_staleness", "split_backward", "activation_checkpointing"),
-    *("tied", "average_every", "max_lag", "wire", "wait_for_driver_minutes", "sample", "report_to"),
+    *("experts", "tied", "average_every", "max_lag", "wire", "wait_for_driver_minutes", "sample", "report_to"),
 }
 """Keys that say how a plan is run, and what a collaboration cannot do yet."""
 

@@ -35,6 +35,7 @@ from cluster_planner import (
 from ravnest.errors import InvalidInput, naming
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
+from ravnest.job.experts_table import check_experts, experts_stand_in
 from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import (
     JobData,
@@ -161,7 +162,7 @@ def prepare_plan(
             said.append(words)
             warn(words)
 
-        with noting_files() as read:
+        with noting_files() as read, experts_stand_in(job.experts):
             live = _checked(job, data, batch, extent, step, heard)
         opened |= read | live.files
         found = replace(live.found, warnings=tuple(said))
@@ -262,6 +263,7 @@ def _checked(
             check_carried(tried.model, args, kwargs, job_path)
     step("capturing the model")
     captured = capture_job(job, job_path, data)
+    check_experts(job.experts, captured.span(0, len(captured.units)), job_path)
     if captured.needs_values:
         warn(
             "the model was captured with its weights in memory, since it cannot be without"

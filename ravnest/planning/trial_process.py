@@ -26,6 +26,7 @@ from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput, ModelNotSplittable, RavnestError
 from ravnest.factories import describe, import_modules
 from ravnest.job.config import Job, job_from_mapping
+from ravnest.job.experts_table import experts_stand_in
 from ravnest.planning.mapped_weights import Place
 from ravnest.splitting import StageProgram
 from ravnest.splitting.plain_programs import program_from
@@ -252,8 +253,9 @@ class StoredWeights(Mapping[str, Tensor]):
 def main(folder: Path) -> dict[str, str | None]:
     """Run the trial of a folder. Returns what went wrong by `message`, `path`, `key` and `hint`; empty if nothing."""
     try:
-        with torch.random.fork_rng(devices=[]):
-            try_stages(read_trial(folder), StoredWeights(folder))
+        trial = read_trial(folder)
+        with torch.random.fork_rng(devices=[]), experts_stand_in(trial.job.experts):
+            try_stages(trial, StoredWeights(folder))
     except TrialFailed as error:
         return {"message": str(error)}
     except RavnestError as error:

@@ -24,6 +24,7 @@ from torch.utils.data import TensorDataset
 from cluster_planner import SpanCosts
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
+from ravnest.job.experts_table import experts_stand_in
 from ravnest.job.initial_weights import make_buffers
 from ravnest.job.materials import capture_job, first_batch, load_data
 from ravnest.planning.workload import workload
@@ -218,7 +219,8 @@ def measure_speed(
         times: list[list[float]] = []
         for index in range(len(work.programs)):
             compute = _stage(work, index, device, threads, search_dirs)
-            received, taken = _timed(compute, work, index, received, seconds / len(work.programs))
+            with experts_stand_in(work.job.experts):
+                received, taken = _timed(compute, work, index, received, seconds / len(work.programs))
             times.append(taken)
     finally:
         torch.set_num_threads(before)

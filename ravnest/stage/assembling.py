@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ravnest.factories import import_modules
+from ravnest.job.experts_table import open_experts
 from ravnest.job.materials import load_data
 from ravnest.job.readers import ReadAhead, Reader
 from ravnest.pipeline import stage_name
@@ -202,6 +203,7 @@ def _held(
 ) -> HeldStage:
     """The parts of a stage that hold its weights and its optimizer state."""
     compute = stage_compute(setup, source, _widened(setup, state), version)
+    open_experts(setup.job.experts, [setup.program], setup.code.job_file)
     own, outer = split_outer(optimizer)
     if own:
         compute.weights.load_optimizer_state(own)

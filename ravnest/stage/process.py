@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ravnest.errors import NodeLost
+from ravnest.job.experts_table import close_experts
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import shadow_messages as shm
@@ -73,6 +74,8 @@ class StageProcess:
             leaving.callback(lambda: self._endpoint.close())
             if self._source is not None:
                 leaving.callback(self._source.close)
+            if self._setup.job.experts is not None:
+                leaving.callback(close_experts)
             self._endpoint.connect(peers)
             threads = self._setup.machine.threads
             executor = ThreadExecutor(self._endpoint.wake, prepare=lambda: torch.set_num_threads(threads))

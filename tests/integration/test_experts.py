@@ -1,4 +1,6 @@
-"""Experts in processes: two hosts as a user starts them, a trainer, and one host that is killed while it trains."""
+"""Experts in processes: hosts as a user starts them, a trainer, and one host that is killed while it trains; and a run
+of a plan whose model calls experts.
+"""
 
 import json
 import re
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 from ravnest.cli.main import app
 from ravnest.experts import ExpertsClient, RemoteMixtureOfExperts, Trainer, load_experts, shared_token
-from tests.support.commands import RAVNEST, environment
+from tests.support.commands import RAVNEST, environment, ravnest, ravnest_process
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -27,15 +29,68 @@ input_shape: [8]
 optimizer: {name: sgd, lr: 0.05}
 copy_every_s: 0.5
 """
+JOB = """
+model: {{factory: calling:network}}
+data: {{factory: calling:data}}
+loss: {{function: calling:loss}}
+experts: {{peers: ["{peer}"], token_file: token}}
+micro_batch: 8
+update_every: 2
+optimizer: {{name: sgd, lr: 0.05}}
+average_every: 128
+stop: {{samples: 768}}
+evaluate_every: 384
+"""
+NODES = """
+nodes:
+  - {name: a0, gflops: 0.02, memory_gb: 4, up_mbps: 400, down_mbps: 400}
+  - {name: a1, gflops: 0.02, memory_gb: 4, up_mbps: 400, down_mbps: 400}
+links:
+  - {between: [a0, a1], latency_ms: 1, mbps: 400}
+"""
+CALLING = """
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from ravnest.experts import RemoteMixtureOfExperts, load_experts
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.below, self.above = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mixture = RemoteMixtureOfExperts(load_experts(Path(__file__).with_name("experts.yaml")), k=2)
+
+    def forward(self, x):
+        mixed, balance = self.mixture.with_balance(self.below(x))
+        return self.above(mixed), balance
+
+
+def network():
+    return Network()
+
+
+def data():
+    x = torch.randn(256, 8)
+    return SimpleNamespace(train=TensorDataset(x, x.flip(1)), held_out=TensorDataset(x[:32], x[:32].flip(1)))
+
+
+def loss(output, target):
+    return (output[0] - target).pow(2).mean() + 0.02 * output[1]
+"""
 START_S, TAKEN_OVER_S = 90.0, 90.0
 
 
 class Host:
     """A `ravnest experts serve`, whose lines go to a file."""
 
-    def __init__(self, folder: Path, name: str, experts: str, *peer: str) -> None:
+    def __init__(self, folder: Path, name: str, experts: str, *others: str) -> None:
         self.lines = folder / f"{name}.txt"
-        options = ["--name", name, "--experts", experts, "--threads", "1", *(["--peer", *peer] if peer else [])]
+        options = ["--name", name, "--experts", experts, "--threads", "1", *others]
         with self.lines.open("w") as lines:
             words = [*RAVNEST, "experts", "serve", str(folder / "experts.yaml"), *options]
             self.process = subprocess.Popen(words, stdout=lines, stderr=subprocess.STDOUT, env=environment())
@@ -70,7 +125,7 @@ def test_training_goes_on_when_a_host_is_killed_and_its_experts_go_on_from_copie
     client = None
     try:
         peer = hosts[0].said(r"its node of the table at (\S+)", START_S)
-        hosts.insert(0, Host(tmp_path, "desk", "0.*", peer))
+        hosts.insert(0, Host(tmp_path, "desk", "0.*", "--peer", peer))
         peer = hosts[0].said(r"its node of the table at (\S+)", START_S)
         client = ExpertsClient.opened(config, [peer], token=shared_token(None, "127.0.0.1", "test"))
         client.wait_for_experts(4, START_S)
@@ -99,3 +154,35 @@ def test_training_goes_on_when_a_host_is_killed_and_its_experts_go_on_from_copie
         for host in hosts:
             host.process.kill()
             host.process.wait(20)
+
+
+def test_a_run_trains_experts_that_a_layer_of_its_model_calls_and_a_plan_asks_none(tmp_path: Path) -> None:
+    for name, text in (("experts.yaml", FILE), ("nodes.yaml", NODES), ("calling.py", CALLING)):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "job.yaml").write_text(JOB.format(peer="127.0.0.1:9"))
+    made = ravnest(tmp_path, "plan", "nodes.yaml", "--min-stages", "2")  # nobody is at that address
+    assert made.returncode == 0, made.stderr
+    host = Host(tmp_path, "shed", "*.*", "--token-file", str(tmp_path / "token"))
+    try:
+        peer = host.said(r"its node of the table at (\S+)", START_S)
+        for number in range(4):
+            host.said(rf"{number // 2}\.{number % 2}: hosted here, (fresh)", START_S)
+        (tmp_path / "job.yaml").write_text(JOB.format(peer=peer))
+        assert ravnest(tmp_path, "plan", "nodes.yaml", "--min-stages", "2").returncode == 0
+        ran = ravnest_process(tmp_path, "run", "--out", "r")
+        assert ran.returncode == 0, ran.stdout + ran.stderr + host.lines.read_text()
+        metrics = [json.loads(line) for line in (tmp_path / "r/metrics.jsonl").read_text().splitlines()]
+        losses = [one["loss"] for one in metrics if one["kind"] == "evaluated"]
+        assert losses[-1] < 0.9 * losses[0]
+        again = ravnest(tmp_path, "evaluate", "r", "--json")
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["loss"] == pytest.approx(losses[-1], rel=1e-4)
+        host.process.terminate()
+        assert host.process.wait(60) == 0
+        # 96 micro-batches, each with one or more gradients for experts.
+        updates = re.search(r"([0-9,]+) updates", host.lines.read_text().splitlines()[-1])
+        assert updates is not None, host.lines.read_text()
+        assert int(updates[1].replace(",", "")) >= 96
+    finally:
+        host.process.kill()
+        host.process.wait(20)

@@ -9,7 +9,8 @@ def test_scores_are_sums_of_logarithms_of_shares() -> None:
     assert [tuple(one.shape) for one in numbers] == [(4, 3), (4, 2)]
     for one in numbers:
         torch.testing.assert_close(one.exp().sum(-1), torch.ones(4))
-    scores = gate.scores(numbers, [[(0, 1), (2, 0)], [(1, 1)], [(2, 1), (0, 0)], [(0, 0)]])
+    none = (-1, -1)
+    scores = gate.scores(numbers, torch.tensor([[(0, 1), (2, 0)], [(1, 1), none], [(2, 1), (0, 0)], [(0, 0), none]]))
     assert scores.shape == (4, 2)
     torch.testing.assert_close(scores[0, 1], numbers[0][0, 2] + numbers[1][0, 0])
     assert scores[1, 1] == float("-inf")

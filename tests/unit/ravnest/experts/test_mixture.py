@@ -19,10 +19,10 @@ def layer(fails: Callable[[Call], str | None] = lambda _: None, **options: int) 
 
 def plain(mixture: RemoteMixtureOfExperts, samples: torch.Tensor, experts: list[tuple[int, int]]) -> torch.Tensor:
     """The same layer with all its experts at hand."""
-    config = mixture.client.config
+    config = mixture.config
     modules = nn.ModuleList(build_expert(config, one, ()) for one in experts)
     numbers = mixture.gate(samples)
-    weights = mixture.gate.scores(numbers, [experts] * len(samples)).softmax(-1)
+    weights = mixture.gate.scores(numbers, torch.tensor([experts] * len(samples))).softmax(-1)
     return sum(weights[:, place, None] * module(samples) for place, module in enumerate(modules))
 
 

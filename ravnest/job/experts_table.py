@@ -1,0 +1,143 @@
+"""The experts that a job's model calls: where their hash table is, and a client of it for each process that needs one.
+
+In: the job's section `experts`, and the programs of a stage. Out: open clients, by which the layers
+`RemoteMixtureOfExperts` of the model ask (ravnest/experts/askers.py). A job without experts imports nothing of them.
+"""
+
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ravnest.errors import InvalidInput, naming
+from ravnest.job_sections import PositiveFloat, Section
+from ravnest.splitting import StageProgram
+
+OPERATORS = "ravnest.experts.operators"
+"""The module that a program imports whose span asks experts."""
+
+ASK, CONFIG_PLACE = "ravnest.ask_experts.default", 3
+"""The operation, and the place of the grid's description among its arguments."""
+
+WAIT_S, MOST_WAIT_S = 60.0, 150.0
+"""For a first expert at a stage's start; the driver gives the whole start START_DEADLINE_S (ravnest/stage)."""
+
+_opening = threading.Lock()
+
+
+class ExpertsTableConfig(Section):
+    """Where a run finds the experts that others host."""
+
+    peers: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Nodes of the hash table, as HOST:PORT; one that answers is enough."""
+
+    token_file: str | None = None
+    """The file with the token that all members share, on each machine; a relative path is taken from the job's folder.
+    Without it only experts on the same machine can be asked."""
+
+    wait_s: Annotated[PositiveFloat, Field(le=MOST_WAIT_S)] = WAIT_S
+    """How long a stage waits at its start until a first expert can be called."""
+
+
+@contextmanager
+def experts_stand_in(table: ExpertsTableConfig | None) -> Iterator[None]:
+    """While a plan is made or a speed measured no expert is asked, and none learns: stand-ins compute."""
+    if table is None:
+        yield
+        return
+    from ravnest.experts.askers import standing_in
+
+    with standing_in():
+        yield
+
+
+def check_experts(table: ExpertsTableConfig | None, program: StageProgram, job_file: str | Path) -> None:
+    """Raises InvalidInput where the model asks experts, and the job does not say where they are."""
+    if table is None and OPERATORS in program.imports:
+        raise InvalidInput(
+            "the model has a layer RemoteMixtureOfExperts, and the job does not say where its experts are",
+            path=str(job_file),
+            key="experts",
+            hint="give the table's nodes, as in experts: {peers: ['192.0.2.1:7700'], token_file: token}",
+        )
+
+
+def open_experts(table: ExpertsTableConfig | None, programs: Iterable[StageProgram], job_file: str | Path) -> None:
+    """Open a client for each grid that the programs ask and that this process does not ask yet, and wait for a first
+    expert of each. `close_experts` closes them.
+
+    Raises InvalidInput for a job that does not say where the experts are, and for a token file that cannot be read;
+    TableUnreachable where no peer answers, ExpertsUnavailable where no expert can be called within `wait_s`.
+    """
+    programs = list(programs)
+    for program in programs:
+        check_experts(table, program, job_file)
+    described = sorted({text for program in programs for text in _grids_of(program)})
+    if table is None or not described:
+        return
+    from ravnest.experts import ExpertsClient, shared_token
+    from ravnest.experts.askers import config_from, open_grid, opened_grids
+    from ravnest.experts.batch_calls import Asker
+
+    with _opening:
+        for text in described:
+            config = config_from(text)
+            if config.name in opened_grids():
+                continue
+            host = own_address(table.peers[0])
+            with naming(job_file, "experts.token_file"):
+                token = shared_token(_token_file(table, job_file), host, config.name)
+            with naming(job_file, "experts.peers"):
+                client = ExpertsClient.opened(config, table.peers, token=token, host=host, label="stage")
+            try:
+                client.wait_for_experts(1, table.wait_s)
+                open_grid(config.name, Asker(client))
+            except BaseException:
+                client.close()
+                raise
+
+
+def close_experts() -> None:
+    """Close what `open_experts` has opened in this process."""
+    from ravnest.experts import ExpertsClient
+    from ravnest.experts.askers import close_grids
+
+    for asker in close_grids().values():
+        if isinstance(asker.caller, ExpertsClient):
+            asker.caller.close()
+
+
+def own_address(peer: str) -> str:
+    """This machine's address on the way to a peer, "HOST:PORT". Nothing is sent. Raises InvalidInput."""
+    host, _, port = peer.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"expected HOST:PORT, which can be reached, not {peer!r}: {error}", key="peers") from error
+
+
+def _token_file(table: ExpertsTableConfig, job_file: str | Path) -> Path | None:
+    if table.token_file is None:
+        return None
+    path = Path(job_file).parent / Path(table.token_file).expanduser()
+    if not path.is_file():  # shared_token would make one, which nobody else has
+        raise InvalidInput(f"there is no file {path}: copy the experts' token to this machine")
+    return path
+
+
+def _grids_of(program: StageProgram) -> set[str]:
+    """The descriptions of the grids that a program asks."""
+    return {
+        str(operation.args[CONFIG_PLACE])
+        for code in (program.train, program.evaluate)
+        for operation in code.operations
+        if operation.target == ASK
+    }

@@ -1,0 +1,67 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ravnest.experts import RemoteMixtureOfExperts
+from ravnest.experts.askers import close_grids, open_grid, standing_in
+from ravnest.experts.batch_calls import Asker
+from ravnest.splitting import CapturedModel, StageModule, capture, verify
+from tests.support.experts import WIDTH, LocalClient, small_grid
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = nn.Linear(6, WIDTH), nn.Linear(WIDTH, 3)
+        self.mixture = RemoteMixtureOfExperts(small_grid(), k=2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mixed, balance = self.mixture.with_balance(self.below(x))
+        return self.above(mixed), balance
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network()
+
+
+@pytest.fixture(scope="module")
+def captured(network: Network) -> CapturedModel:
+    return capture(network, (torch.randn(5, 6),))
+
+
+def test_a_captured_layer_is_one_operation_whose_module_a_stage_imports(captured: CapturedModel) -> None:
+    program = captured.span(0, len(captured.units))
+    assert program.imports == ("ravnest.experts.operators",)
+    asking = [one for one in program.train.operations if one.target == "ravnest.ask_experts.default"]
+    assert len(asking) == 1
+    assert captured.batch_is_dynamic
+    assert len(captured.units) > 1
+
+
+def test_stages_compute_what_the_model_does_with_stand_ins(network: Network, captured: CapturedModel) -> None:
+    with standing_in():
+        found = verify(captured, network, (torch.randn(5, 6),))
+    assert found.largest_difference == 0.0
+    assert found.short_batches
+
+
+def test_stages_ask_and_teach_the_experts_of_their_process(network: Network, captured: CapturedModel) -> None:
+    weights = dict(network.state_dict())
+    first, last = (StageModule(captured.span(*span), weights) for span in ((0, 1), (1, len(captured.units))))
+    client = LocalClient(small_grid())
+    open_grid("test", Asker(client))
+    try:
+        samples = torch.randn(4, 6)
+        sent = [one.detach().requires_grad_(one.is_floating_point()) for one in first(samples)]
+        output, balance = last(*sent)
+        expected = network(samples)
+        torch.testing.assert_close(output, expected[0])
+        assert not any(one.updates for one in client.experts.values())
+        (output.sum() + balance).backward()
+    finally:
+        close_grids()
+    assert sum(one.updates for one in client.experts.values()) >= 2
+    assert sent[0].grad is not None
+    assert float(sent[0].grad.abs().sum()) > 0.0
