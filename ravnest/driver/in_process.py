@@ -15,6 +15,7 @@ from ravnest.checkpoints.manifest import SEGMENTS
 from ravnest.checkpoints.weight_files import tensors_in
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
+from ravnest.driver.liars import LiarWatch
 from ravnest.driver.preparation import StageState, hand_out, needed
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.standing import Standing
@@ -57,6 +58,8 @@ class LocalResult:
     """The clusters that joined and were lost before they trained."""
     restored: list[Restored] = field(default_factory=list)
     """Where the stages that joined have their state from."""
+    contributions: list[dict[str, object]] = field(default_factory=list)
+    """What members gave to the rings of committed rounds, where a robust average has seen it."""
     begun: list[ins.BeginCheckpoint] = field(default_factory=list)
     """The round, the samples and the updates of each of these checkpoints."""
 
@@ -110,6 +113,7 @@ class LocalRun:
         self.remember: Callable[[], None] = lambda: None
         """Is called when a driver writes down what another one needs to take the run over."""
         self._order = order
+        self._liars = LiarWatch(lambda stage: stage_place(stage)[0])
         self.result = LocalResult()
         self._clusters = {name: setup.cluster for name, setup in setups.items() if setup.is_last}
         self._anchor: dict[str, Tensor] = {}
@@ -153,6 +157,9 @@ class LocalRun:
         self.follow(self.control.tick(self._now_s))
         for cluster in () if self.donors is None else self.donors.turn(self._now_s):
             self.control.clusters.newcomers.without_donors(cluster)
+        self.result.contributions += self._liars.lines()
+        for stage, reason in self._liars.found():
+            self.lose(stage, reason)
         self._outbox.flush()
         for name in self.stages:
             self.driver.send(name, Lane.PIPELINE, m.Alive())
@@ -239,6 +246,8 @@ class LocalRun:
         self.note(delivery.sender, delivery.message, delivery.tensors)
         if self.donors is not None:
             self.donors.take(delivery.sender, delivery.message, self._now_s)
+        if isinstance(delivery.message, em.ContributionsSeen):
+            self._liars.saw(delivery.sender, delivery.message)
         self.follow(self.control.handle(delivery.sender, delivery.message))
         if isinstance(delivery.message, m.ContributionFinishedMessage):
             self.remember()
@@ -273,6 +282,8 @@ class LocalRun:
                 case ins.SendToStage():
                     self.driver.send(instruction.peer, Lane.PIPELINE, instruction.message)
                 case ins.RecordRoundCommitted() | ins.EnterPhase():
+                    if isinstance(instruction, ins.RecordRoundCommitted):
+                        self._liars.committed(instruction.round)
                     self.remember()
                 case ins.RecordClusterLost():
                     self.result.lost.append(instruction)

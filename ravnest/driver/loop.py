@@ -12,6 +12,7 @@ from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import Listening
+from ravnest.driver.liars import LiarWatch
 from ravnest.driver.loop_parts import LoopClock, Recovery, StageLinks
 from ravnest.driver.node_requests import RunRequest
 from ravnest.driver.observe.place_events import NodesSharedOutEvent, replanned
@@ -62,6 +63,7 @@ class DriverLoop:
         self._record = record
         self._stop_wanted = stop_wanted
         self._recovery = recovery
+        self._liars = LiarWatch(lambda stage: stage_place(stage)[0])
         self._handed: set[str] = set()
         """The clusters whose state is on its way to them."""
         self._born: dict[str, int] = {}
@@ -110,6 +112,9 @@ class DriverLoop:
         """One iteration of the loop, which waits up to 0.1 s for a message; `run` makes as many as it takes."""
         for delivery in self._endpoint.poll(_POLL_S):
             self._take(delivery)
+        self._record.contributions(self._liars.lines())
+        for stage, reason in self._liars.found():
+            self._lose(stage, reason, stands_by=False)
         now_s, awake_s = self._times()
         self._outbox.flush()
         for path, round_ in self._written():
@@ -259,6 +264,8 @@ class DriverLoop:
                     self._remember()
             case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
+            case em.ContributionsSeen() if delivery.sender in self._control.clusters.stages:
+                self._liars.saw(delivery.sender, message)
             case sm.StateSent():
                 self._collector.finish(delivery.sender, message)
             case m.Updated() if self._recovery is not None:
@@ -281,6 +288,7 @@ class DriverLoop:
                     self._record.round_opened(instruction)
                 case ins.RecordRoundCommitted():
                     self._record.round_committed(instruction)
+                    self._liars.committed(instruction.round)
                     self._remember()  # before any stage hears of it
                 case ins.BeginCheckpoint():
                     self._collector.begin(instruction)
@@ -295,7 +303,7 @@ class DriverLoop:
                     self._record.cluster_lost(instruction, self._watch.node(instruction.stage), silent_s)
                     self._forget(instruction.cluster)
                     self._remember()
-                    if self._recovery is not None:
+                    if self._recovery is not None and instruction.cluster not in self._liars.shut_out:
                         epoch, awake_s = self._control.rounds.epoch, self._times()[1]
                         self._stages |= self._recovery.starts.lost(instruction, epoch, awake_s)
                 case ins.RecordJoinFailed():

@@ -1,4 +1,5 @@
-"""The messages by which an epoch of membership begins, and by which a new cluster comes to train.
+"""The messages about who takes part: by which an epoch of membership begins and a new cluster comes to train, and what
+members have seen of each other's contributions.
 
 In: what the driver decides when a cluster is lost or joins, and what each stage holds then. Out: typed headers, without
 tensors. rounds/membership.py in ring_allreduce says what an epoch is; the other messages of a run are in messages.py.
@@ -8,8 +9,14 @@ from typing import Annotated
 
 import msgspec
 
-from ravnest.stage.message_fields import MOST_RINGS, MOST_ROUNDS, Names, Rounds, Shares
-from ring_allreduce.transport import Count, Message, Name, at_most
+from ravnest.stage.message_fields import MOST_NAMED, MOST_RINGS, MOST_ROUNDS, Names, Rounds, Shares
+from ring_allreduce.transport import Count, Message, Name, at_most, between
+
+Length = Annotated[float, between(0.0, 1e60)]
+"""No vector of float32 numbers is longer."""
+
+Cosine = Annotated[float, between(-1.0, 1.0)]
+Weight = Annotated[float, between(0.0, 1e12)]
 
 # driver → stage
 
@@ -146,6 +153,15 @@ class RoundsHeld(Message, frozen=True, kw_only=True, tag="rounds_held"):
     holding: Annotated[tuple[tuple[Count, Count], ...], at_most(MOST_ROUNDS)]
 
 
+class ContributionsSeen(Message, frozen=True, kw_only=True, tag="contributions_seen"):
+    """What the stage has seen of the contributions to a round of one of its rings, by member: the norm, the distance
+    from the members' median, the cosine of the angle with it, and the weight. Robust averages see them."""
+
+    round: Count
+    ring: Count
+    members: Annotated[dict[Name, tuple[Length, Length, Cosine, Weight]], at_most(MOST_NAMED)]
+
+
 EPOCH_KINDS: tuple[type[Message], ...] = (
     RingsReformedMessage,
     RoundsResumedMessage,
@@ -157,4 +173,5 @@ EPOCH_KINDS: tuple[type[Message], ...] = (
     StagePosition,
     NoticeGiven,
     RoundsHeld,
+    ContributionsSeen,
 )

@@ -276,6 +276,8 @@ class StageRings:
             self._feeding.whole(result, tells=tells)
             segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
             arrived[result.ring] = result
+            if result.contributions and result.ring == segment.progress.name:
+                self.tell(_seen(segment.ring, result))
             if all(spec.name in arrived for spec in segment.rings):
                 merges += self._follow(self._member.handle(RingFinished(str(segment.ring), result.round)))
         self._feeding.pump()
@@ -309,6 +311,13 @@ def member_rings(rings: RoundRings) -> StageRings:
     """The rings of a stage that trains, which is a member of them."""
     assert isinstance(rings, StageRings)
     return rings
+
+
+def _seen(ring: int, result: RingResult) -> em.ContributionsSeen:
+    """What this stage has seen of the contributions to a round of a ring."""
+    known = list(result.contributions.items())[:MOST_NAMED]
+    members = {member: (each.norm, each.distance, each.cosine, each.weight) for member, each in known}
+    return em.ContributionsSeen(round=result.round, ring=ring, members=members)
 
 
 def average_of(results: Mapping[str, RingResult], segment: SegmentSetup) -> SegmentAverage:

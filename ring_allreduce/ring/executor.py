@@ -191,6 +191,7 @@ class RingExecutor:
         self._held: dict[tuple[str, int, int], Payload] = {}
         self._payload = Payload(self._own, None)
         self._sums = [Sums() for _ in spec.members] if spec.robust else []
+        self._weights: tuple[float, ...] = ()
 
     def begin(self, contribution: RingContribution) -> None:
         """Take this member's contribution, which is ready."""
@@ -214,7 +215,8 @@ class RingExecutor:
 
     def figures(self) -> dict[str, ContributionFigures]:
         """Return what each member's contribution was like; nothing where the rule does not see them."""
-        return {member: sums.figures() for member, sums in zip(self.spec.members, self._sums, strict=False)}
+        known = zip(self.spec.members, self._sums, self._weights, strict=False)
+        return {member: sums.figures(weight) for member, sums, weight in known}
 
     def tensors(self, send: SendChunk) -> Sequence[Tensor]:
         """Return the tensors that carry the payload on the wire."""
@@ -290,6 +292,7 @@ class RingExecutor:
         parts = [self._held.pop((member, 0, do.start)).numbers for member in self.spec.members]
         target = self.room()[do.start : do.stop]
         if self.spec.robust:
+            self._weights = do.weights
             target.copy_(robust_mean(self.spec.robust, parts, do.weights, self._sums))
         else:
             self._mean(parts, total, target)

@@ -47,6 +47,8 @@ class ContributionFigures:
     cosine: float
     """Of the angle between it and the members' median: 1 for the same direction, −1 for the opposite one, 0 where one
     of them is zero."""
+    weight: float
+    """What the member says is behind it."""
 
 
 @dataclass
@@ -67,11 +69,11 @@ class Sums:
         self.centre += float(centre.dot(centre))
         self.product += float(own.dot(centre))
 
-    def figures(self) -> ContributionFigures:
-        """Return what the sums say."""
+    def figures(self, weight: float) -> ContributionFigures:
+        """Return what the sums say of a contribution with this weight."""
         lengths = math.sqrt(self.own) * math.sqrt(self.centre)
         cosine = self.product / lengths if lengths > 0.0 else 0.0
-        return ContributionFigures(math.sqrt(self.own), math.sqrt(self.apart), min(1.0, max(-1.0, cosine)))
+        return ContributionFigures(math.sqrt(self.own), math.sqrt(self.apart), min(1.0, max(-1.0, cosine)), weight)
 
 
 def trimmed(members: int) -> int:

@@ -273,6 +273,11 @@ class RunRecord:
         what = self._rounds_before + done.round, done.samples, seconds
         self._emit(report.RoundCommittedEvent(*what, self._links.slowest_hop(done.round)))
 
+    def contributions(self, lines: Iterable[Mapping[str, object]]) -> None:
+        """What members gave to the rings of committed rounds, where a robust average has seen it."""
+        for line in lines:
+            self._writer.write("contributions", self._now_s, **line)
+
     def suspected(self, found: Suspicion, node: str) -> None:
         """A stage on `node` has been silent for a while, or is heard again."""
         event = report.StageSuspectedEvent(found.stage, node, found.silent_s, found.deadline_s, found.heard_again)
@@ -338,12 +343,15 @@ class RunRecord:
         done = control.phase is ins.RunPhase.DONE
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
-        self._ended = done
-        self._next_progress_s = elapsed_s + PROGRESS_EVERY_S
+        self._ended, self._next_progress_s = done, elapsed_s + PROGRESS_EVERY_S
         clusters = tuple(self._progress_of(name, updates) for name, updates in control.updates.items())
         if self._began:  # the first time, no rates are known yet
+<<<<<<< HEAD
             ends, made = (self._total_samples, clusters, self._stop_s), control.accounts.session_samples
             self._emit(report.ProgressEvent(elapsed_s, control.samples, *ends, session_samples=made))
+=======
+            self._emit(report.ProgressEvent(elapsed_s, control.samples, self._total_samples, clusters, self._stop_s))
+>>>>>>> 923344e (Members who lie are found by norm and direction of what all have seen of them, and shut out; each round's contributions are in metrics.jsonl (issue 25))
         self._began = True
         self._tell_lost()
         if shares := {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}:
@@ -376,8 +384,7 @@ class RunRecord:
         return report.ClusterProgress(name, samples, rate, loss, tally.max_staleness, updates, tally.rounds_merged)
 
     def _tell_lost(self) -> None:
-        """Tell the user once that metrics.jsonl cannot be written, and once that it can be again; and of trackers that
-        have failed."""
+        """Tell the user once that metrics.jsonl cannot be written, once that it can be, and of trackers that failed."""
         lost, reason = self._writer.take_lost()
         self._lost += lost
         if reason is not None and not self._told_lost:

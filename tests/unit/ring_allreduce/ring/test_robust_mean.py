@@ -16,7 +16,9 @@ def averaged(rule, values, weights=None):
     weights = [1.0] * len(values) if weights is None else weights
     sums = [Sums() for _ in values]
     parts = [value * weight for value, weight in zip(values, weights, strict=True)]
-    return robust_mean(rule, parts, weights, sums), [each.figures() for each in sums]
+    return robust_mean(rule, parts, weights, sums), [
+        each.figures(weight) for each, weight in zip(sums, weights, strict=True)
+    ]
 
 
 def honest(members, seed=0, noise=0.5):
@@ -91,7 +93,7 @@ def test_two_members_have_their_mean_and_who_has_no_weight_has_no_part(rule):
     values = [torch.tensor([2.0]), torch.tensor([6.0]), torch.tensor([1e30])]
     average, figures = averaged(rule, values, [1.0, 3.0, 0.0])
     assert average.tolist() == [5.0]
-    assert figures[2] == ContributionFigures(0.0, 0.0, 0.0)
+    assert figures[2] == ContributionFigures(0.0, 0.0, 0.0, 0.0)
     assert averaged(rule, values, [0.0, 0.0, 0.0])[0].tolist() == [0.0]
 
 
@@ -120,9 +122,9 @@ def test_figures_tell_norm_distance_and_direction_over_all_spans():
         robust_mean("trimmed_mean", [value[start : start + 150] for value in values], [1.0] * 5, sums)
     centre = torch.stack(values).median(0).values
     for number, value in enumerate(values):
-        found = sums[number].figures()
+        found = sums[number].figures(1.0)
         assert found.norm == pytest.approx(float(value.norm()), rel=1e-5)
         assert found.distance == pytest.approx(float((value - centre).norm()), rel=1e-4)
         assert found.cosine == pytest.approx(float(torch.cosine_similarity(value, centre, dim=0)), abs=1e-4)
-    assert sums[3].figures().cosine < -0.5 < 0.5 < sums[0].figures().cosine
-    assert not math.isnan(Sums().figures().cosine)
+    assert sums[3].figures(1.0).cosine < -0.5 < 0.5 < sums[0].figures(1.0).cosine
+    assert not math.isnan(Sums().figures(1.0).cosine)

@@ -1,0 +1,136 @@
+"""Which members of the rings contribute what no honest member would, by what all members have seen. Pure.
+
+In: for each round and ring, the norm, distance, direction and weight of each member's contribution, as the members have
+seen them (ring_allreduce/ring/robust_mean.py). Out: one line of figures for each ring of a committed round, and stages
+that are to be shut out, with the reason.
+
+Each figure is the median over the members that tell it, the member itself left out, so no minority of liars makes it.
+A contribution is odd where
+
+    its norm is more than MOST_NORM times the median of the others', times as much as its weight is above theirs, or
+    it points away from the members' median (cosine below 0), while the others agree (median cosine above AGREED).
+
+A contribution that is shorter than others is not odd: a slow cluster has made less. One odd round proves nothing, for a
+learning rate may be warming up or data may be rare. So a cluster is found out that was odd in STRIKES of its last
+LOOKED_AT rounds in which it had a weight. Lies within these bounds are not told from noise; a robust average bounds
+what they do. With fewer than LEAST_MEMBERS members, or members that tell, nobody is judged: too few could be wrong
+together.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from statistics import median
+
+from ravnest.stage.epoch_messages import ContributionsSeen
+from ring_allreduce.ring import ContributionFigures
+
+LEAST_MEMBERS = 4
+MOST_NORM = 5.0
+MOST_WEIGHT_RATIO = 4.0
+"""A claimed weight excuses a norm that is so many times larger, and no more."""
+
+AGREED = 0.2
+STRIKES = 3
+LOOKED_AT = 5
+MOST_ROUNDS = 64
+"""Rounds that are not committed yet of which anything is kept. No run has as many under way."""
+
+_Seen = dict[str, Mapping[str, ContributionFigures]]
+"""By member that tells: what it has seen of each member."""
+
+
+class LiarWatch:
+    """Judges the contributions of one run."""
+
+    def __init__(self, cluster_of: Callable[[str], str]) -> None:
+        """`cluster_of`: returns the cluster of a stage."""
+        self._cluster_of = cluster_of
+        self._seen: dict[int, dict[int, _Seen]] = {}
+        self._committed = 0
+        self._last: dict[str, deque[str]] = {}
+        """By cluster: of its last rounds what was odd, or nothing."""
+        self._found: list[tuple[str, str]] = []
+        self._lines: list[dict[str, object]] = []
+        self.shut_out: set[str] = set()
+        """The clusters that were found out. They are not started anew."""
+
+    def saw(self, stage: str, message: ContributionsSeen) -> None:
+        """Take what a stage has seen of a ring's contributions to a round that is not committed yet."""
+        if message.round <= self._committed or self._cluster_of(stage) in self.shut_out:
+            return
+        rings = self._seen.setdefault(message.round, {})
+        rings.setdefault(message.ring, {})[stage] = {
+            member: ContributionFigures(*figures) for member, figures in message.members.items()
+        }
+        if len(self._seen) > MOST_ROUNDS:
+            del self._seen[max(self._seen)]
+
+    def committed(self, round_: int) -> None:
+        """The round is committed: nothing more is told of it, and its contributions are judged."""
+        self._committed = max(self._committed, round_)
+        odd: dict[str, tuple[str, str]] = {}
+        judged: set[str] = set()
+        for number in sorted(number for number in self._seen if number <= round_):
+            for ring, seen in sorted(self._seen.pop(number).items()):
+                figures = agreed_on(seen)
+                self._lines.append({"round": number, "ring": ring, "members": _plain(figures)})
+                judged |= {self._cluster_of(member) for member, each in figures.items() if each.weight > 0.0}
+                if len(seen) >= LEAST_MEMBERS:
+                    odd |= {self._cluster_of(member): (member, why) for member, why in odd_ones(figures).items()}
+        for cluster in sorted(judged):
+            member, why = odd.get(cluster, ("", ""))
+            last = self._last.setdefault(cluster, deque(maxlen=LOOKED_AT))
+            last.append(why)
+            strikes = [each for each in last if each]
+            if len(strikes) >= STRIKES and why and cluster not in self.shut_out:
+                self.shut_out.add(cluster)
+                often = f"{len(strikes)} of its last {len(last)} rounds"
+                self._found.append((member, f"its contributions to {often} were not like the others': {why}"))
+
+    def found(self) -> list[tuple[str, str]]:
+        """Return the stages that were found out since the last call, one of each cluster, and why."""
+        found, self._found = self._found, []
+        return found
+
+    def lines(self) -> list[dict[str, object]]:
+        """Return the figures of the contributions that were judged since the last call, by round and ring."""
+        lines, self._lines = self._lines, []
+        return lines
+
+
+def agreed_on(seen: Mapping[str, Mapping[str, ContributionFigures]]) -> dict[str, ContributionFigures]:
+    """Return each member's figures: the medians of what the others say. `seen`: by who says it, and by member.
+
+    A member is left out of whom fewer than half of the others say anything.
+    """
+    agreed = {}
+    for member in sorted({member for each in seen.values() for member in each}):
+        said = [each[member] for teller, each in seen.items() if teller != member and member in each]
+        if 2 * len(said) >= len(seen) - (member in seen) and said:
+            columns = zip(*((each.norm, each.distance, each.cosine, each.weight) for each in said), strict=True)
+            agreed[member] = ContributionFigures(*(median(column) for column in columns))
+    return agreed
+
+
+def odd_ones(figures: Mapping[str, ContributionFigures]) -> dict[str, str]:
+    """Return the members whose contributions are odd, and what is odd."""
+    counting = {member: each for member, each in figures.items() if each.weight > 0.0}
+    if len(counting) < LEAST_MEMBERS:
+        return {}
+    found = {}
+    for member, mine in counting.items():
+        others = [each for name, each in counting.items() if name != member]
+        norm, weight, cosine = (
+            median(column) for column in zip(*((o.norm, o.weight, o.cosine) for o in others), strict=True)
+        )
+        excused = min(MOST_WEIGHT_RATIO, max(1.0, mine.weight / weight))
+        if mine.norm > MOST_NORM * excused * norm > 0.0:
+            found[member] = f"its norm was {mine.norm:.3g}, theirs {norm:.3g}"
+        elif mine.cosine < 0.0 and cosine > AGREED:
+            found[member] = f"its direction had the cosine {mine.cosine:.2f} with theirs, which agreed by {cosine:.2f}"
+    return found
+
+
+def _plain(figures: Mapping[str, ContributionFigures]) -> dict[str, object]:
+    return {member: asdict(each) for member, each in figures.items()}

@@ -1,0 +1,155 @@
+"""Who is found to lie by what members see of contributions, in rules and in whole runs in one thread."""
+
+from dataclasses import replace
+
+import pytest
+
+from ravnest.driver.liars import LOOKED_AT, STRIKES, LiarWatch, agreed_on, odd_ones
+from ravnest.stage.epoch_messages import ContributionsSeen
+from ring_allreduce.ring import ContributionFigures
+from tests.support.local import local_run, tiny_job
+
+STAGES = [f"c{number}.s0" for number in range(6)]
+HONEST = ContributionFigures(norm=1.0, distance=0.4, cosine=0.9, weight=8.0)
+TURNED = replace(HONEST, cosine=-0.9)
+LONG = replace(HONEST, norm=9.0)
+
+
+def ring_of(**changed):
+    return {stage: changed.get(stage[:2], HONEST) for stage in STAGES}
+
+
+def said(figures):
+    return {name: (each.norm, each.distance, each.cosine, each.weight) for name, each in figures.items()}
+
+
+class Watched:
+    """A watch that is told rounds by all stages alike, or by `tellers`."""
+
+    def __init__(self):
+        self.watch = LiarWatch(lambda stage: stage.partition(".")[0])
+        self.round = 0
+
+    def commit(self, figures, tellers=STAGES, told=None):
+        self.round += 1
+        for teller in tellers:
+            members = said((told or {}).get(teller, figures))
+            self.watch.saw(teller, ContributionsSeen(round=self.round, ring=0, members=members))
+        self.watch.committed(self.round)
+        return self.watch.found()
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        (LONG, "its norm was 9, theirs 1"),
+        (TURNED, "its direction had the cosine -0.90 with theirs, which agreed by 0.90"),
+        (replace(HONEST, norm=0.01, cosine=0.0), None),  # who has made little is short
+        (replace(HONEST, norm=9.0, weight=32.0), None),  # who has made much is long,
+        (replace(HONEST, norm=30.0, weight=1e12), "its norm was 30, theirs 1"),  # and a claim excuses no more than that
+        (replace(HONEST, norm=9.0, weight=0.0), None),  # who has no weight has no part
+    ],
+)
+def test_what_is_odd_about_one_contribution(figures, why):
+    assert odd_ones(ring_of(c2=figures)) == ({} if why is None else {"c2.s0": why})
+
+
+def test_nobody_is_odd_where_the_others_do_not_agree_or_are_too_few():
+    apart = {stage: replace(HONEST, cosine=0.1) for stage in STAGES}
+    assert odd_ones({**apart, "c2.s0": TURNED}) == {}
+    assert odd_ones({stage: LONG if stage == "c2.s0" else HONEST for stage in STAGES[:3]}) == {}
+    still = replace(HONEST, norm=0.0)
+    assert odd_ones({stage: HONEST if stage == "c2.s0" else still for stage in STAGES}) == {}
+
+
+def test_a_cluster_is_found_out_after_several_odd_rounds_and_once():
+    rounds = Watched()
+    for _ in range(STRIKES - 1):
+        assert rounds.commit(ring_of(c2=LONG)) == []
+    assert rounds.commit(ring_of()) == []  # one that is as it should be proves nothing either
+    ((stage, reason),) = rounds.commit(ring_of(c2=TURNED))
+    assert stage == "c2.s0"
+    assert reason.startswith("its contributions to 3 of its last 4 rounds were not like the others': its direction had")
+    assert rounds.watch.shut_out == {"c2"}
+    assert rounds.commit(ring_of(c2=TURNED)) == []
+
+
+def test_odd_rounds_that_are_far_apart_find_nobody():
+    rounds = Watched()
+    for _ in range(4 * STRIKES):
+        assert rounds.commit(ring_of(c2=LONG)) == []
+        for _ in range(LOOKED_AT // 2):
+            assert rounds.commit(ring_of()) == []
+
+
+def test_two_of_six_that_say_so_have_nobody_shut_out_and_do_not_hide_themselves():
+    rounds = Watched()
+    lies = ring_of(c1=LONG)
+    for number in range(1, LOOKED_AT + 1):
+        truth = ring_of(c2=LONG)
+        found = rounds.commit(truth, told={"c2.s0": lies, "c3.s0": lies})
+        assert [stage for stage, _ in found] == (["c2.s0"] if number == STRIKES else [])
+
+
+def test_what_one_stage_says_of_itself_does_not_count():
+    seen = {"a": {"a": LONG, "b": HONEST}, "b": {"a": HONEST, "b": LONG}}
+    assert agreed_on(seen) == {"a": HONEST, "b": HONEST}
+
+
+def test_too_few_that_tell_have_nobody_judged():
+    rounds = Watched()
+    for _ in range(LOOKED_AT):
+        assert rounds.commit(ring_of(c2=LONG), tellers=STAGES[:3]) == []
+
+
+def test_the_figures_of_each_committed_round_are_told_once_and_late_ones_are_dropped():
+    rounds = Watched()
+    rounds.commit(ring_of())
+    (line,) = rounds.watch.lines()
+    assert (line["round"], line["ring"]) == (1, 0)
+    assert line["members"]["c0.s0"] == {"norm": 1.0, "distance": 0.4, "cosine": 0.9, "weight": 8.0}
+    rounds.watch.saw("c0.s0", ContributionsSeen(round=1, ring=0, members=said(ring_of(c2=LONG))))
+    rounds.watch.committed(1)
+    assert rounds.watch.lines() == []
+
+
+def lie(run, stage, change):
+    """Have a stage contribute what `change` makes of its progress."""
+    rings = run.stages[stage].rings
+    honest = rings.contribute
+    rings.contribute = lambda number, parts: honest(number, [replace(p, vector=change(p.vector)) for p in parts])
+
+
+def five_clusters(**averaging):
+    """Five clusters of one stage, of which each makes an update in each round."""
+    sgd = {"name": "sgd", "lr": 0.2}
+    job = tiny_job(averaging=averaging, average_every=60, stop={"samples": 360}, optimizer=sgd)
+    return local_run(job, parts=(1,) * 5)
+
+
+@pytest.fixture(scope="module")
+def honest_loss():
+    return five_clusters().run().evaluations[-1].loss[0]
+
+
+@pytest.mark.parametrize("robust", ["trimmed_mean", "centred_clipping"])
+def test_a_run_shuts_a_liar_out_and_learns_as_an_honest_one_does(robust, honest_loss):
+    run = five_clusters(robust=robust)
+    lie(run, "c3.s0", lambda vector: -20.0 * vector)
+    result = run.run()
+    assert [(lost.cluster, lost.left) for lost in result.lost] == [("c3", ("c0", "c1", "c2", "c4"))]
+    assert "not like the others'" in result.lost[0].reason
+    assert "c3" not in run.control.clusters
+    assert {line["round"] for line in result.contributions} == set(range(1, run.control.rounds_committed + 1))
+    first = result.contributions[0]["members"]
+    assert first["c3.s0"]["norm"] > 10 * first["c0.s0"]["norm"]
+    assert result.evaluations[-1].loss[0] < 1.05 * honest_loss
+
+
+def test_a_run_without_a_robust_rule_tells_nothing_and_is_ruined(honest_loss):
+    run = five_clusters()
+    lie(run, "c3.s0", lambda vector: -20.0 * vector)
+    result = run.run()
+    assert result.contributions == []
+    assert result.lost == []
+    assert not result.evaluations[-1].loss[0] < 1.5 * honest_loss
