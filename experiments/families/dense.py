@@ -51,6 +51,18 @@ def with_spectral_norm() -> nn.Module:
     return nn.Sequential(*(parametrizations.spectral_norm(x) if isinstance(x, nn.Linear) else x for x in body), _head())
 
 
+def with_old_weight_norm() -> nn.Module:
+    """torch's old weight norm: a plain attribute that a hook computes before each forward."""
+    body = _body()
+    return nn.Sequential(*(nn.utils.weight_norm(x) if isinstance(x, nn.Linear) else x for x in body), _head())
+
+
+def orthogonal() -> nn.Module:
+    """A parametrisation that looks at the values of a weight when it is built."""
+    square = parametrizations.orthogonal(nn.Linear(HIDDEN, HIDDEN))
+    return nn.Sequential(*_body(), square, nn.ReLU(), _head())
+
+
 def _head() -> nn.Module:
     return nn.Linear(HIDDEN, CLASSES)
 

@@ -59,7 +59,7 @@ class _Layers(nn.Module):
 
 
 class OwnBackward(_Layers):
-    """An autograd.Function of the user's, whose backward no captured graph has: it has to be refused."""
+    """An autograd.Function of the user's, with a backward of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(_Rounded.apply(self.body(x)))  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 In: a model and a micro-batch. Out: nothing, or an InvalidInput that names what is wrong. A captured graph holds what a
 forward did once: a number that Python or numpy drew, or that an attribute counts, is a constant in it. What torch draws
 is drawn in each forward, and so is carried (each stage has a stream of its own). A graph holds operations and no
-Python: gradients that the user's code makes or changes, in an autograd.Function or a hook, would be others.
+Python: a hook of the user's that changes gradients would be left out. An autograd.Function is carried whole.
 """
 
 import random
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import user_code
@@ -108,10 +109,10 @@ def check_carried(
 ) -> None:
     """Raises InvalidInput where the model's code does in training what a captured graph does not carry.
 
-    That is: to make or change gradients by a torch.autograd.Function of its own, or by a hook on the gradients of a
-    parameter, a module or a tensor of the forward; and to change a number, a truth value or a text that the model has
-    as a plain attribute (`self.step += 1`) in each forward. Whether it makes a difference in this micro-batch does not
-    count: a hook that cuts off large gradients would show only later. The model, which is on the CPU, is not changed.
+    That is: to change gradients by a hook on those of a parameter, a module or a tensor of the forward; to checkpoint
+    re-entrantly; and to change a number, a truth value or a text that the model has as a plain attribute
+    (`self.step += 1`) in each forward. Whether it makes a difference in this micro-batch does not count: a hook that
+    cuts off large gradients would show only later. The model, which is on the CPU, is not changed.
     """
 
     def refuse(said: str, hint: str) -> None:
@@ -127,12 +128,9 @@ def check_carried(
     if shapes:
         said = f"{forward} puts a hook on the gradients of a tensor of shape {shapes[0]}, which stages do not call"
         refuse(said, _INSTEAD_OF_HOOKS)
-    if (function := _own_function(output)) == _RE_ENTRANT:
+    if _checkpoints_re_entrantly(output):
         said = f"{forward} uses torch.utils.checkpoint with use_reentrant=True, whose inside a captured graph cuts off"
         refuse(said, _INSTEAD_OF_RE_ENTRANT)
-    if function is not None:
-        said = f"{forward} applies {function}, a torch.autograd.Function: a captured graph has the operations of"
-        refuse(f"{said} its forward, and leaves its backward out", _INSTEAD_OF_FUNCTIONS)
     del output
     before = _plain_attributes(twin)  # what only the first forward changes is a cache
     _forward(twin, args, kwargs, job_file)
@@ -143,11 +141,6 @@ def check_carried(
 
 
 _INSTEAD_OF_HOOKS = "remove it; `frozen` and optimizer.clip_norm in the job are carried, and so are torch's operations"
-_INSTEAD_OF_FUNCTIONS = (
-    "write it with torch's own operations (a straight-through estimate of y for x is x + (y - x).detach()), or make it"
-    " an operator with torch.library.custom_op and register_autograd"
-)
-_RE_ENTRANT = "torch.utils.checkpoint.CheckpointFunction"
 _INSTEAD_OF_RE_ENTRANT = "say use_reentrant=False, or leave it out: activation_checkpointing in the job does the same"
 _INSTEAD_OF_COUNTING = "make it a buffer (register_buffer) and compute with that, or leave it out"
 
@@ -190,9 +183,8 @@ def _noting_hooks() -> Iterator[list[tuple[int, ...]]]:
         Tensor.register_hook = original  # type: ignore[method-assign]
 
 
-def _own_function(output: Any) -> str | None:
-    """The name of an autograd.Function through which gradients of the output would pass: of the first one that is not
-    torch's, or is that of a re-entrant checkpoint; None without one."""
+def _checkpoints_re_entrantly(output: Any) -> bool:
+    """Whether gradients of the output would pass through a re-entrant checkpoint."""
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
     stack, seen = [leaf.grad_fn for leaf in leaves], set()
     while stack:
@@ -200,13 +192,10 @@ def _own_function(output: Any) -> str | None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        function = getattr(node, "_forward_cls", None)
-        if function is not None:
-            name = f"{function.__module__}.{function.__qualname__}"
-            if name == _RE_ENTRANT or not name.startswith("torch."):
-                return name
+        if getattr(node, "_forward_cls", None) is CheckpointFunction:
+            return True
         stack += [after for after, _ in node.next_functions]
-    return None
+    return False
 
 
 def _plain_attributes(model: nn.Module) -> dict[str, object]:

@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from ravnest.errors import ModelNotSplittable
 from ravnest.factories import is_library
 from ravnest.splitting.assignments import assign_early, count_apart
+from ravnest.splitting.autograd_functions import NAMESPACE, target_of
 from ravnest.splitting.exporting import UnfitError
 from ravnest.splitting.model_source import aliases, extra_states
 from ravnest.splitting.output_structure import OutputNode, OutputTree, leaf_names, structure_of
@@ -302,7 +303,7 @@ def _context_of(module: GraphModule, node: Node) -> tuple[Context, GraphModule, 
 def _target_name(node: Node) -> str:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return str(target)
+        return target_of(str(target)) if target.namespace == NAMESPACE else str(target)
     assert callable(target)
     return f"{target.__module__}:{target.__name__}"
 

@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.factories import place
+from ravnest.splitting.autograd_functions import as_operators
 
 _CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
@@ -94,7 +95,7 @@ class Way:
         try:
             for mode in (True, False):
                 model.train(mode)
-                with quiet():
+                with quiet(), as_operators():
                     programs[mode] = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
         finally:
             for module, was in training.items():

@@ -6,16 +6,18 @@ takes seconds where exporting them takes minutes. What it lacks for stages is wh
 the batch, and operators as autograd sees them. It serves to compare two models of the same code (thinning.py).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ravnest.errors import ModelNotSplittable
+from ravnest.splitting.autograd_functions import intercepted, target_of_function
 from ravnest.splitting.conversion import Converted
 from ravnest.splitting.exporting import quiet
 from ravnest.splitting.program import (
@@ -43,7 +45,7 @@ def trace(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tenso
     given = [tensor.to("meta") for tensor in args]
     named = {name: tensor.to("meta") for name, tensor in kwargs.items()}
     tracing = _Tracing(model, {f"input.{key}": tensor for key, tensor in (*enumerate(given), *named.items())})
-    with quiet(), _as_exported(), tracing.noting_modules(), tracing:
+    with quiet(), _as_exported(), tracing.noting_modules(), intercepted(tracing.applied), tracing:
         output = model(*given, **named)
     return tracing.traced(output)
 
@@ -96,6 +98,15 @@ class _Tracing(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for hook in hooks:
                 hook.remove()
 
+    def applied(self, function: type[Function], args: tuple[Any, ...]) -> Any:
+        """Notes a function of the user's before the operators of its forward: only it knows what its backward reads."""
+        name = f"result.{len(self._operations)}"
+        target = target_of_function(function)
+        self._operations.append(Operation(name, target, self._argument(args), (), (), self._scopes[-1]))
+        result = function.apply(*args)  # type: ignore[no-untyped-call]
+        self._know_parts(name, result if isinstance(result, tuple) else (result,))
+        return result
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = f"result.{len(self._operations)}"
@@ -106,11 +117,7 @@ class _Tracing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor):
             self._know(result, Value(name))
         elif isinstance(result, list | tuple):
-            for place, item in enumerate(result):
-                if isinstance(item, Tensor) and id(item) not in self._known:
-                    part = f"result.{len(self._operations)}"
-                    self._operations.append(Operation(part, "part", (Value(name), place), (), (), self._scopes[-1]))
-                    self._know(item, Value(part))
+            self._know_parts(name, result)
         return result
 
     def traced(self, output: Any) -> Converted:
@@ -127,6 +134,13 @@ class _Tracing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if id(tensor) not in self._known:  # what is changed in place stays what it was
             self._known[id(tensor)] = reference
             self._held.append(tensor)
+
+    def _know_parts(self, name: str, items: Sequence[Any]) -> None:
+        for place, item in enumerate(items):
+            if isinstance(item, Tensor) and id(item) not in self._known:
+                part = f"result.{len(self._operations)}"
+                self._operations.append(Operation(part, "part", (Value(name), place), (), (), self._scopes[-1]))
+                self._know(item, Value(part))
 
     def _argument(self, argument: Any) -> Argument:
         match argument:

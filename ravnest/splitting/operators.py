@@ -1,4 +1,4 @@
-"""Which module registers an operator that is not torch's own.
+"""Which module registers an operator that is not torch's own, or defines an autograd.Function of the user's.
 
 In: the targets of a graph's operations, in the process that captured it. Out: the modules that another process has to
 import before it knows these operators. A stage imports neither the model's code nor the libraries that it uses, so a
@@ -13,17 +13,20 @@ from torch._library.custom_ops import OPDEFS
 
 from ravnest.errors import ModelNotSplittable
 from ravnest.factories import is_imported
+from ravnest.splitting.autograd_functions import is_function, module_of
 
 _TORCHS_OWN = frozenset({"aten", "mkldnn", "prim", "prims", "quantized", "sparse"})
 
 
 def registering_modules(targets: Iterable[str]) -> tuple[str, ...]:
-    """The modules that register the operators among `targets` that torch itself does not have, sorted.
+    """The modules of the operators and functions among `targets` that torch itself does not have, sorted.
 
     Raises ModelNotSplittable for an operator that comes from no module that could be imported.
     """
-    names = {tuple(target.split(".")[:2]) for target in targets if ":" not in target}
-    return tuple(sorted({_module(space, name) for space, name in names if space not in _TORCHS_OWN}))
+    listed = list(targets)
+    names = {tuple(target.split(".")[:2]) for target in listed if ":" not in target}
+    modules = {_module(space, name) for space, name in names if space not in _TORCHS_OWN}
+    return tuple(sorted(modules | {module_of(target) for target in listed if is_function(target)}))
 
 
 def _module(space: str, name: str) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ravnest.errors import InvalidInput, ModelNotSplittable
+from ravnest.splitting.autograd_functions import is_function, resolve_function
 from ravnest.splitting.output_structure import OutputTree
 
 LOSS_MODULE = "loss"
@@ -77,7 +78,8 @@ tuple of these."""
 
 @dataclass(frozen=True)
 class Operation:
-    """One call. `target` is `namespace.operator.overload` of torch.ops, or `module:function` of Python."""
+    """One call. `target` is `namespace.operator.overload` of torch.ops, `module:function` of Python, or
+    `module:Class.apply` of an autograd.Function of the user's, which returns a tuple."""
 
     name: str
     target: str
@@ -190,7 +192,7 @@ class StageProgram:
     changed: tuple[str, ...] = ()
     """Buffers that the graph itself writes. Operators may write others, persistent ones, without saying so."""
     imports: tuple[str, ...] = ()
-    """The modules that register the operators which are not torch's own. To be imported before the stage is made."""
+    """The modules of operators and functions which are not torch's own. To be imported before the stage is made."""
 
     @property
     def weight_specs(self) -> tuple[TensorSpec, ...]:
@@ -240,6 +242,8 @@ def weights_read(operations: Iterable[Operation], outputs: tuple[Reference, ...]
 def resolve_target(target: str) -> Callable[..., Any]:
     """The function behind a target's name. Raises ModelNotSplittable where this machine has no such operator."""
     found: Any
+    if is_function(target):
+        return resolve_function(target)
     if ":" in target:
         module, _, name = target.partition(":")
         if module not in _PYTHON_MODULES:
@@ -259,7 +263,12 @@ def resolve_target(target: str) -> Callable[..., Any]:
 
 
 def is_random(target: str) -> bool:
-    """Whether the operator draws random numbers: then it must run once, in order, in one stage only."""
+    """Whether the operator draws random numbers: then it must run once, in order, in one stage only.
+
+    A function of the user's may draw them.
+    """
+    if is_function(target):
+        return True
     function = resolve_target(target)
     return isinstance(function, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in function.tags
 

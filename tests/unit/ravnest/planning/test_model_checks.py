@@ -101,28 +101,6 @@ def test_complex_weights_are_refused_by_name_and_complex_constants_are_not(kind:
         check_numbers(captured, "job.yaml")
 
 
-class CutOff(torch.autograd.Function):
-    """The identity, whose gradients are cut off at 1000: a micro-batch would not show it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.clamp(-1000.0, 1000.0)
-
-
-cut_off = CutOff.apply
-
-
-def test_an_autograd_function_is_refused_by_name_though_its_gradients_are_equal_here() -> None:
-    own = model(lambda self, x: {"logits": self.b(cut_off(self.a(x))), "hidden": x})
-    said = r"^job\.yaml: model: the forward of Drawing applies [\w.]*test_model_checks\.CutOff, (?s:.*)custom_op"
-    with pytest.raises(InvalidInput, match=said):
-        check_carried(own, (X,), {}, "job.yaml")
-
-
 def test_a_re_entrant_checkpoint_is_refused_and_the_other_kind_is_not() -> None:
     def checkpointed(re_entrant: bool) -> nn.Module:
         return model(lambda self, x: torch.utils.checkpoint.checkpoint(self.b, self.a(x), use_reentrant=re_entrant))
