@@ -138,6 +138,27 @@ def is_imported(module: str) -> bool:
     return module in sys.modules
 
 
+def name_to_import(defined: Callable[..., object]) -> str:
+    """The name by which another process can import the module of a function or class. A script has that of its file."""
+    if defined.__module__ != "__main__":
+        return defined.__module__
+    file = inspect.getsourcefile(defined)
+    return Path(file).stem if file is not None else defined.__module__
+
+
+def imported(module: str, path: str) -> object:
+    """What the attributes `path` (`Class.inner`) lead to in a module that is imported already; None without one.
+
+    The script that runs counts under the name of its file.
+    """
+    script = sys.modules["__main__"]
+    is_script = Path(getattr(script, "__file__", None) or "").stem == module
+    found: object = sys.modules.get(module) or (script if is_script else None)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def source_files() -> list[str]:
     """The files of the modules that this process has imported, those of libraries left out."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))

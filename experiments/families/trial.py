@@ -227,9 +227,13 @@ def trained(job: Job, plan: Plan, captured: CapturedModel, data: JobData, weight
 
 
 def every_name(captured: CapturedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with all names of those that have several, as a file of weights has them."""
+    """The weights with all names of those that have several, as a file of weights has them.
+
+    What forwards compute and keep as plain attributes (torch's old weight norm) is made with the weights, and left out.
+    """
+    known = {spec.name for spec in captured.span(0, len(captured.units)).weight_specs}
     aliases = {other: weights[name] for name, others in captured.aliases.items() for other in others}
-    return {**weights, **aliases}
+    return {name: value for name, value in weights.items() if name in known} | aliases
 
 
 def exact_error(family: Family, captured: CapturedModel) -> float:

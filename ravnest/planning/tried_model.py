@@ -22,6 +22,7 @@ from ravnest.job.materials import JobData, capture_job, make_model
 from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, Place, filled, weight_bytes
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.exporting import twin_on_cpu
+from ravnest.splitting.model_source import computed
 from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_first, repeated_blocks
 
 Check = Literal["full", "sampled", "none"]
@@ -106,7 +107,7 @@ def tried_model(
     blocks = repeated_blocks(shape) if check == "sampled" else None
     short = shape
     if blocks is not None:
-        short = copy.deepcopy(shape)
+        short = copy.deepcopy(shape, computed(shape))
         keep_first(short, blocks)
     mapped = weight_bytes(short) >= mapped_bytes and not weights.whole_because
     check_room(job_file, short, free_bytes, sampled=check == "sampled", mapped=mapped)

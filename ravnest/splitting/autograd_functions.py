@@ -10,11 +10,9 @@ In: the functions that a forward applies, as they are applied. Out: operators th
 operations, and the callables behind these names.
 """
 
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from ravnest.errors import ModelNotSplittable
+from ravnest.factories import imported, name_to_import
 
 NAMESPACE = "ravnest_functions"
 """That of the operators which stand for functions while a model is captured."""
@@ -57,10 +56,10 @@ def resolve_function(target: str) -> Callable[..., tuple[Tensor, ...]]:
     Raises ModelNotSplittable where its module is not imported here, or has no such function.
     """
     module, _, path = target.removesuffix(_APPLY).partition(":")
-    found = _found(module, path)
+    found = imported(module, path)
     if not (isinstance(found, type) and issubclass(found, Function)):
         raise ModelNotSplittable(f"there is no torch.autograd.Function {path!r} in a module {module!r} imported here")
-    apply = found.apply
+    apply: Any = found.apply
 
     def applied(*args: Any) -> tuple[Tensor, ...]:
         result = apply(*args)
@@ -119,10 +118,10 @@ def as_operators() -> Iterator[None]:
 def _register(function: type[Function], kinds: tuple[str, ...]) -> Any:
     target_of_function(function)  # one that cannot be named is refused here
     if not _library:
-        _library.append(torch.library.Library(NAMESPACE, "FRAGMENT"))
+        _library.append(torch.library.Library(NAMESPACE, "FRAGMENT"))  # type: ignore[no-untyped-call]
     name = f"function_{len(_operators)}"
     declared = ", ".join(f"{kind} a{place}" for place, kind in enumerate(kinds))
-    _library[0].define(f"{name}({declared}) -> Tensor[]")
+    _library[0].define(f"{name}({declared}) -> Tensor[]")  # type: ignore[no-untyped-call]
 
     def kernel(*args: Any) -> list[Tensor]:
         tensors = [argument for argument in args if isinstance(argument, Tensor)]
@@ -138,7 +137,7 @@ def _register(function: type[Function], kinds: tuple[str, ...]) -> Any:
         return results
 
     for key in ("Autograd", "CompositeExplicitAutograd"):
-        _library[0].impl(name, kernel, key)
+        _library[0].impl(name, kernel, key)  # type: ignore[no-untyped-call]
     _functions[name] = function
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default
     _operators[function, kinds] = operator
@@ -175,19 +174,8 @@ def _named(function: type[Function]) -> str:
 
 def target_of_function(function: type[Function]) -> str:
     """The target of an operation that applies a function. Raises ModelNotSplittable where no stage could import it."""
-    module, path = function.__module__, function.__qualname__
-    if module == "__main__" and (file := getattr(sys.modules["__main__"], "__file__", None)):
-        module = Path(file).stem  # stages import a script as a module of its name
-    if _found(module, path) is not function:
+    module, path = name_to_import(function), function.__qualname__
+    if imported(module, path) is not function:
         said = f"{_named(function)} has no name in its module by which a stage could import it"
         raise ModelNotSplittable(f"{said}: define it at the head of its file")
     return f"{module}:{path}{_APPLY}"
-
-
-def _found(module: str, path: str) -> Any:
-    main = sys.modules["__main__"]
-    is_script = Path(getattr(main, "__file__", None) or "").stem == module
-    found: Any = sys.modules.get(module) or (main if is_script else None)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found

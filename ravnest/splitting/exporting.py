@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from ravnest.errors import InvalidInput, ModelNotSplittable
 from ravnest.factories import place
 from ravnest.splitting.autograd_functions import as_operators
+from ravnest.splitting.model_source import computed
 
 _CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
@@ -187,7 +188,7 @@ def _device_of(model: nn.Module, args: tuple[Tensor, ...]) -> torch.device:
 
 def twin_on_cpu(model: nn.Module) -> nn.Module:
     """A copy on the CPU of a model on the meta device. Its memory is not filled."""
-    twin = copy.deepcopy(model).to_empty(device="cpu")
+    twin = copy.deepcopy(model, computed(model)).to_empty(device="cpu")
     for module in twin.modules():
         for name, value in vars(module).items():
             if isinstance(value, Tensor) and value.device.type == "meta":

@@ -187,7 +187,16 @@ def twin_of(model: nn.Module) -> nn.Module:
     Raises InvalidInput where the user's class cannot be copied.
     """
     with user_code(f"{type(model).__name__} cannot be copied: copy.deepcopy", key="model"):
-        return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+        return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()} | computed(model))
+
+
+def computed(model: nn.Module) -> dict[int, Tensor]:
+    """Copies of what the model has computed and keeps as plain attributes, by id, as copy.deepcopy takes them.
+
+    torch refuses to copy them: they have a graph behind them. torch.nn.utils.weight_norm keeps its weight so.
+    """
+    kept = (value for module in model.modules() for value in vars(module).values())
+    return {id(value): value.detach().clone() for value in kept if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -5,14 +5,12 @@ import before it knows these operators. A stage imports neither the model's code
 program has to say what it needs.
 """
 
-import inspect
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
 from torch._library.custom_ops import OPDEFS
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.factories import is_imported
+from ravnest.factories import is_imported, name_to_import
 from ravnest.splitting.autograd_functions import is_function, module_of
 
 _TORCHS_OWN = frozenset({"aten", "mkldnn", "prim", "prims", "quantized", "sparse"})
@@ -32,17 +30,10 @@ def registering_modules(targets: Iterable[str]) -> tuple[str, ...]:
 def _module(space: str, name: str) -> str:
     defined = OPDEFS.get(f"{space}::{name}")
     if defined is not None:
-        return _name_of_module(defined._init_fn)
+        return name_to_import(defined._init_fn)
     if is_imported(space):  # a library's compiled operators, which bear its name: torchvision.nms
         return space
     raise ModelNotSplittable(
         f"the model uses the operator {space}::{name}, and no module is known that a stage could import for it: define"
         " it with torch.library.custom_op"
     )
-
-
-def _name_of_module(function: Callable[..., object]) -> str:
-    if function.__module__ != "__main__":
-        return function.__module__
-    file = inspect.getsourcefile(function)  # of the script, which stages import as a module of its name
-    return Path(file).stem if file is not None else function.__module__

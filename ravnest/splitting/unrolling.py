@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ravnest.splitting.conversion import Converted, Select, convert
 from ravnest.splitting.exporting import ExportedModes, ways_to_export
 from ravnest.splitting.forward_trace import trace
+from ravnest.splitting.model_source import computed
 from ravnest.splitting.program import Argument, ModelGraph, Operation, TensorSpec, Value, Weight
 from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_first, repeated_blocks, second_block
 
@@ -55,7 +56,7 @@ def unrolled(
         return
     try:
         short, longer = _with_first(model, blocks, KEPT), _with_first(model, blocks, KEPT + 1)
-        whole, part = (_traced(copy.deepcopy(one), args, kwargs) for one in (model, short))
+        whole, part = (_traced(copy.deepcopy(one, computed(one)), args, kwargs) for one in (model, short))
         check_repeats(whole, part, blocks)
     except Exception:  # noqa: BLE001 - of whatever kind: the whole model is exported then, and what fails there is told
         return
@@ -80,7 +81,7 @@ def converted(model: nn.Module, exported: ExportedModes, select: Select | None =
 
 
 def _with_first(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
-    short = copy.deepcopy(model)
+    short = copy.deepcopy(model, computed(model))
     keep_first(short, blocks, count)
     return short
 

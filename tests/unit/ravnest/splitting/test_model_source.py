@@ -1,6 +1,7 @@
 """Models from factories and from Hugging Face configurations, and their initial weights."""
 
 import builtins
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from ravnest.errors import InvalidInput
 from ravnest.splitting import build_model, capture, initial_weights, verify
-from ravnest.splitting.model_source import aliases, tied_names
+from ravnest.splitting.model_source import aliases, tied_names, twin_of
 from tests.unit.ravnest.splitting.models import Case as ModelCase
 from tests.unit.ravnest.splitting.models import build, run_eager, run_stages, without_buffers
 
@@ -198,3 +199,13 @@ def test_says_which_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InvalidInput, match="pip install transformers"):
         llama()
+
+
+def test_a_weight_that_the_old_weight_norm_has_computed_is_copied() -> None:
+    with warnings.catch_warnings(action="ignore"):
+        model = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 3)), nn.Linear(3, 1))
+    twin = twin_of(model)
+    assert twin[0].weight_v is model[0].weight_v
+    assert torch.equal(twin[0].weight, model[0].weight)
+    assert twin[0].weight is not model[0].weight
+    assert verify(capture(model, (torch.ones(2, 2),)), model, (torch.ones(2, 2),)).largest_difference == 0.0
