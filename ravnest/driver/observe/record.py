@@ -346,12 +346,8 @@ class RunRecord:
         self._ended, self._next_progress_s = done, elapsed_s + PROGRESS_EVERY_S
         clusters = tuple(self._progress_of(name, updates) for name, updates in control.updates.items())
         if self._began:  # the first time, no rates are known yet
-<<<<<<< HEAD
             ends, made = (self._total_samples, clusters, self._stop_s), control.accounts.session_samples
             self._emit(report.ProgressEvent(elapsed_s, control.samples, *ends, session_samples=made))
-=======
-            self._emit(report.ProgressEvent(elapsed_s, control.samples, self._total_samples, clusters, self._stop_s))
->>>>>>> 923344e (Members who lie are found by norm and direction of what all have seen of them, and shut out; each round's contributions are in metrics.jsonl (issue 25))
         self._began = True
         self._tell_lost()
         if shares := {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}:
