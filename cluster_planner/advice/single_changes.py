@@ -154,7 +154,7 @@ def advise(
     if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
         machines = best[0].samples_per_s > forecast.prediction.samples_per_s
         return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None, best[0])
-    line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1 %"
+    line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1%"
     if waiting is None:
         return Advice(line)
     keys = [key for key in KEYS[waiting] if not (capped and key == "average_every")]

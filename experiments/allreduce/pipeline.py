@@ -65,7 +65,7 @@ def run(options: Options) -> Part:
         "load",
         "samples/s averaging",
         "samples/s without",
-        "share",
+        "averaging / without",
         "round, s",
         "in flight",
         "uplink of averaging",

@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster_planner import Plan, save_plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.pipeline import stage_name
 
 UPDATE_EVERY_S = 4
 """Seconds between two updates of a stage: 16 micro-batches, or a quarter of a second each."""
@@ -37,7 +38,8 @@ class GeneratedRun:
                     self._update(cluster, index)
             self._progress()
             if self._second % 60 == 0:
-                self._event(report.RoundCommittedEvent(self._second // 60, self._samples(), 20.0))
+                received = {stage_name(cluster, index): 100_000_000 for cluster, index, _ in self._stages()}
+                self._event(report.RoundCommittedEvent(self._second // 60, self._samples(), 20.0, None, received))
                 self._event(report.NoticeEvent(f"a minute has passed: the {self._second // 60}."))
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ figures so far.
 
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="out")
-    shown = TextColumn("{task.percentage:.0f} %  {task.fields[at]}  left:")
+    shown = TextColumn("{task.percentage:.0f}%  {task.fields[at]}  left:")
     columns = (TextColumn("simulating"), BarColumn(), shown, TimeRemainingColumn(compact=True))
     console = Console(stderr=True)
     with (

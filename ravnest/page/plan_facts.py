@@ -1,7 +1,8 @@
 """What a page shows of a plan: who runs what, and what was predicted. Pure.
 
-In: a plan. Out: a `StageFacts` for each stage, and plain data for the page. Bytes of averaging are those that a stage
-sends in a round: 2 (n − 1) / n times its parameters as they travel, for a ring of n members (design §7).
+In: a plan. Out: a `StageFacts` for each stage, and plain data for the page. Bytes of averaging are those that come to
+a stage in a round, as many as it sends: 2 (n − 1) / n times its parameters as they travel, for a ring of n members
+(design §7).
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ class StageFacts:
     tensor_bytes: Callable[[int], int]
     """The prediction for its tensors with a window, without the process."""
     round_bytes: int
-    """What it sends in a round."""
+    """What it gets and sends in a round."""
 
 
 def stages_of(plan: Plan) -> dict[str, list[StageFacts]]:

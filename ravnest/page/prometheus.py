@@ -18,6 +18,8 @@ _HELP: Mapping[str, str] = {
     "rounds_committed": "Rounds of averaging that were committed.",
     "round_age_seconds": "Seconds of training since the last committed round.",
     "round_seconds": "Seconds that the last committed round took.",
+    "round_bytes": "Bytes that travelled for the last committed round, all rings together.",
+    "round_planned_bytes": "The bytes that the plan predicts for a round.",
     "round_slowest_hop_bytes_per_second": "Rate of the slowest hop of the last committed round.",
     "round_slowest_hop_planned_bytes_per_second": "What one flow may have there, by the plan.",
     "checkpoint_age_seconds": "Seconds of training since the last checkpoint.",
@@ -33,6 +35,8 @@ _HELP: Mapping[str, str] = {
     "stage_staleness_updates": "Mean staleness of the gradients of its last update.",
     "stage_tensor_bytes": "The most bytes that its tensors took.",
     "stage_planned_tensor_bytes": "The bytes that the plan predicts for them.",
+    "stage_round_bytes": "Bytes that came to the stage for the last average.",
+    "stage_planned_round_bytes": "The bytes that the plan predicts for that.",
 }
 _MEMBERS_HELP: Mapping[str, str] = {
     "collaboration_steps": "Steps that the collaboration has made.",
@@ -96,6 +100,8 @@ def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
     yield "rounds_committed", run, rounds.get("committed")
     yield "round_age_seconds", run, rounds.get("age_s")
     yield "round_seconds", run, rounds.get("seconds")
+    yield "round_bytes", run, rounds.get("bytes")
+    yield "round_planned_bytes", run, rounds.get("planned_bytes")
     hop = rounds.get("slowest_hop") or {}
     yield "round_slowest_hop_bytes_per_second", run, hop.get("hop_bytes_per_s")
     yield "round_slowest_hop_planned_bytes_per_second", run, hop.get("planned_bytes_per_s")
@@ -116,6 +122,8 @@ def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
             yield "stage_staleness_updates", at, stage["staleness"]
             yield "stage_tensor_bytes", at, stage["tensor_bytes"]
             yield "stage_planned_tensor_bytes", at, stage["planned_tensor_bytes"]
+            yield "stage_round_bytes", at, stage["round_bytes"]
+            yield "stage_planned_round_bytes", at, stage["planned_round_bytes"]
 
 
 def _of_people(document: Mapping[str, Any]) -> Iterator[Figure]:

@@ -197,6 +197,8 @@ class RunView:
                 return
             case report.RoundCommittedEvent():
                 self._round = self.at_s, event
+                for name, stage in self._stages.items():
+                    stage.round_bytes = event.received.get(name)
                 if event.seconds is not None:
                     self._rounds_s.add(self.at_s, event.seconds)
             case report.EvaluatedEvent():
@@ -316,7 +318,8 @@ class RunView:
             "age_s": max(0.0, now_s - at_s),
             "seconds": last.seconds,
             "samples_since": max(0, self._samples - last.samples),
-            "bytes": sum(stage.facts.round_bytes for stage in self._stages.values()),
+            "bytes": sum(last.received.values()) if last.received else None,
+            "planned_bytes": sum(stage.facts.round_bytes for stage in self._stages.values()),
             "slowest_hop": None if hop is None else self._links.row(hop.sender, hop.receiver, hop.bytes_per_s),
         }
 

@@ -39,6 +39,8 @@ class StageView:
     tensor_bytes: int | None = None
     process_bytes: int | None = None
     splits: bool | None = None
+    round_bytes: int | None = None
+    """What came to it for the last average."""
 
     def updated(self, record: Mapping[str, object]) -> None:
         """Take a record of kind `update`."""
@@ -98,7 +100,8 @@ class StageView:
             "tensor_bytes": self.tensor_bytes,
             "planned_tensor_bytes": self.planned_bytes,
             "process_bytes": self.process_bytes,
-            "round_bytes": self.facts.round_bytes,
+            "round_bytes": self.round_bytes,
+            "planned_round_bytes": self.facts.round_bytes,
             "splits_backward": self.splits,
         }
 

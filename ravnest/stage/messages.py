@@ -271,12 +271,13 @@ class ContributionFinishedMessage(Message, frozen=True, kw_only=True, tag="contr
 
 
 class RingFinishedMessage(Message, frozen=True, kw_only=True, tag="ring_finished"):
-    """One of the stage's rings holds the round's average, in this epoch of membership. `hops`: the bytes per second at
-    which each member's own part came, as last measured, where it was large enough to be timed."""
+    """One of the stage's rings holds the round's average, in this epoch of membership, for which `received_bytes` came.
+    `hops`: bytes per second at which each member's own part came, as last measured, if large enough to be timed."""
 
     round: Count
     ring: Count
     epoch: Count
+    received_bytes: Count = 0
     hops: Rates = {}  # noqa: RUF012 - each message gets a dict of its own
 
 

@@ -240,8 +240,7 @@ class StageRings:
                     merges.append(order.round)
                 case ReportFinished():
                     ring = int(order.ring)
-                    hops = self._hops(self._segments[ring])
-                    self.tell(m.RingFinishedMessage(round=order.round, ring=ring, epoch=order.epoch, hops=hops))
+                    self.tell(self._finished(order.round, self._segments[ring], order.epoch))
                     if self.on_ring_finished is not None:
                         self.on_ring_finished(order.round, ring)
                 case ReportHeld():
@@ -259,6 +258,11 @@ class StageRings:
                         if (spec.name, order.round) not in here:
                             self._reducer.accept(order.round, spec.name, order.holder)
         return merges
+
+    def _finished(self, number: int, segment: SegmentSetup, epoch: int) -> m.RingFinishedMessage:
+        arrived, hops = self._results[number], self._hops(segment)
+        came = sum(arrived[spec.name].received_bytes for spec in segment.rings)
+        return m.RingFinishedMessage(round=number, ring=segment.ring, epoch=epoch, received_bytes=came, hops=hops)
 
     def _hops(self, segment: SegmentSetup) -> dict[str, float]:
         """The bytes per second at which members' own parts of a segment came, by member, as last measured."""

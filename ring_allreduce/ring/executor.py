@@ -180,6 +180,8 @@ class RingExecutor:
         """What compression took from the sums that this member sent; None for exact wires."""
         self.sent = 0
         """Chunks that the machine said to send."""
+        self.received_bytes = 0
+        """Of the chunks that came, as they travelled, without headers."""
         self.begun_s: float | None = None
         """When the contribution was ready; None while it is not."""
         self.bursts: dict[str, Burst] = {}
@@ -202,6 +204,7 @@ class RingExecutor:
     def arrive(self, payload: Payload) -> None:
         """Take the chunk that the next instructions answer."""
         self._payload = payload
+        self.received_bytes += sum(tensor.nbytes for tensor in payload.encoded or ())
 
     def room(self) -> Tensor:
         """Return the average, made when the first number needs it."""

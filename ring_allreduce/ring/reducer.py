@@ -308,11 +308,11 @@ class RingReducer:
         now_s = self._now()
         begun_s = now_s if executor.begun_s is None else executor.begun_s
         begun = (each.begun_s for (ring, _), each in self._in_flight.items() if ring == key[0])
-        first_s = min((each_s for each_s in begun if each_s is not None), default=begun_s)
-        self._stats[key[0]].finish(begun_s, first_s, now_s)
+        self._stats[key[0]].finish(begun_s, min((at_s for at_s in begun if at_s is not None), default=begun_s), now_s)
         del self._in_flight[key]
         self._kept.contributions[key].residual = executor.residual
-        return RingResult(*key, executor.room(), finish.total_weight, finish.counters, executor.figures())
+        came = executor.figures(), executor.received_bytes
+        return RingResult(*key, executor.room(), finish.total_weight, finish.counters, *came)
 
     def _count(self, executor: RingExecutor, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
         stats, n_bytes = self._stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)

@@ -33,6 +33,8 @@ class RingResult:
     counters: tuple[int, ...]
     contributions: Mapping[str, ContributionFigures] = field(default_factory=dict)
     """What each member's contribution was like, where a robust rule has seen them here."""
+    received_bytes: int = 0
+    """What came for it, as it travelled, without headers; of a round that was begun again, since then."""
 
 
 class UncommittedRounds:
@@ -174,7 +176,9 @@ class Handover:
         """Return the average, once it is whole."""
         if self._total is None or len(self._here) < self._layout.chunk_count():
             return None
-        return RingResult(self._spec.name, self._round, self._average, *self._total)
+        total_weight, counters = self._total
+        came = self._average.nbytes
+        return RingResult(self._spec.name, self._round, self._average, total_weight, counters, received_bytes=came)
 
 
 class Handovers:

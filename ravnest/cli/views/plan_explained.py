@@ -34,7 +34,7 @@ COMPARED = (
     " less."
 )
 NOTHING = (
-    "With the same cuts, no single change of a machine, a link, memory, hours or what clusters wait for would gain 1 %."
+    "With the same cuts, no single change of a machine, a link, memory, hours or what clusters wait for would gain 1%."
 )
 FAR = 0.5
 """A plan is far from the bound if it is worth less than this part of it."""

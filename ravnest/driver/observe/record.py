@@ -270,8 +270,8 @@ class RunRecord:
         seconds = None if opened_s is None else self._now_s - opened_s
         if seconds is not None and done.round != self._last_round:
             self.rounds_s.append(seconds)
-        what = self._rounds_before + done.round, done.samples, seconds
-        self._emit(report.RoundCommittedEvent(*what, self._links.slowest_hop(done.round)))
+        moved, what = self._links.committed(done.round), (self._rounds_before + done.round, done.samples, seconds)
+        self._emit(report.RoundCommittedEvent(*what, moved.slowest_hop, moved.by_stage))
 
     def contributions(self, lines: Iterable[Mapping[str, object]]) -> None:
         """What members gave to the rings of committed rounds, where a robust average has seen it."""

@@ -132,6 +132,9 @@ class RoundCommittedEvent:
     seconds: float | None = None
     """Seconds since the round was opened."""
     slowest_hop: Hop | None = None
+    received: Mapping[str, int] = field(default_factory=dict)
+    """By stage: the bytes that came to it for the average, without headers. Where a ring was begun again, as after a
+    loss, what came since then counts; a stage whose average was whole while the rings were made anew may be missing."""
 
 
 @dataclass(frozen=True)

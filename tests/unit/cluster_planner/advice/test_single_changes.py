@@ -163,7 +163,7 @@ def test_short_training_is_told_why_no_rarer_averaging_is_advised(
     forecast = predict(fleet, spans, clusters, rings)
     assert "average_every 64 instead of 8" in advise(fleet, spans, clusters, rings, forecast).line
     line = advise(fleet, spans, clusters, rings, forecast, 8.0).line
-    assert "with the same cuts, doubling any one gains less than 1 %, and so does another max_lag; a larger" in line
+    assert "with the same cuts, doubling any one gains less than 1%, and so does another max_lag; a larger" in line
     assert "fewer than 8 rounds" in line
     slow = replace(fleet, nodes=tuple(replace(n, up_bytes_per_s=2e4) if n.name == "c" else n for n in fleet.nodes))
     forecast = predict(slow, spans, clusters, rings)

@@ -1,7 +1,11 @@
+import re
+
 import pytest
 from typer.testing import CliRunner
 
 from ravnest.cli.main import app, describe
+
+RUNNER = CliRunner()
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,27 @@ def test_what_is_missing_or_unknown_is_told_with_the_usage() -> None:
         result = CliRunner().invoke(app, given)
         assert result.exit_code == 2
         assert "Usage: ravnest" in result.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("ravnest st", {"status", "stop"}),
+        ("ravnest check", {"checkpoint"}),
+        ("ravnest status --j", {"--json"}),
+        ("ravnest experts s", {"serve", "show"}),
+        ("ravnest nothing-like-it", set()),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: set[str]) -> None:
+    asks = {"_RAVNEST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    result = RUNNER.invoke(app, [], prog_name="ravnest", env=asks)
+    assert (result.exit_code, set(result.output.split())) == (0, offered)
+
+
+def test_the_script_for_a_shell_asks_ravnest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: ("bash", "/bin/bash"))
+    result = RUNNER.invoke(app, ["--show-completion", "bash"], prog_name="ravnest")
+    assert result.exit_code == 0
+    assert "_RAVNEST_COMPLETE=complete_bash" in result.output
+    assert re.search(r"^complete .* ravnest$", result.output, flags=re.MULTILINE)

@@ -84,9 +84,20 @@ def test_a_round_says_its_age_and_how_far_clusters_lag(told: Told, progress: rep
     told.event(65.0, progress)
     rounds = told.document(now_s=67.5)["rounds"]
     assert (rounds["committed"], rounds["age_s"], rounds["seconds"], rounds["samples_since"]) == (8, 7.5, 0.75, 100)
-    assert rounds["bytes"] == 10_000  # five units in rings of two clusters
+    assert rounds["planned_bytes"] == 10_000  # five units in rings of two clusters
     assert [told.cluster(name)["lag"] for name in ("c0", "c1")] == [1, 2]
     assert told.view.curves()["round_s"] == [[60.0, 0.75]]
+
+
+def test_what_came_in_a_round_is_beside_what_was_planned(told: Told) -> None:
+    told.event(60.0, report.RoundCommittedEvent(8, 3900))
+    assert told.document()["rounds"]["bytes"] is None
+    received = {"c0.s0": 2100, "c0.s1": 2900, "gone.s0": 50}
+    told.event(61.0, report.RoundCommittedEvent(9, 4000, received=received))
+    assert told.document()["rounds"]["bytes"] == 5050
+    stages = [stage for name in ("c0", "c1") for stage in told.cluster(name)["stages"]]
+    assert [stage["round_bytes"] for stage in stages] == [2100, 2900, None, None]
+    assert [stage["planned_round_bytes"] for stage in stages] == [2000, 3000, 3000, 2000]
 
 
 def test_a_round_names_its_slowest_hop_beside_what_was_planned(told: Told, plan: Plan) -> None:

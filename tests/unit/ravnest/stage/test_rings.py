@@ -63,7 +63,13 @@ def test_a_round_is_averaged_by_weight_reported_and_merged_only_when_committed()
     group.contribute("x", 1, 1.0, weight=1.0)
     group.contribute("y", 1, 4.0, weight=2.0)
     assert group.pump() == {"x": [], "y": []}
-    assert group.reports() == [("x", 1, 0), ("x", 1, 1), ("x", 1, 2), ("y", 1, 0), ("y", 1, 2)]
+    reports = {(each.sender, each.message.ring): each.message for each in group.driver.poll(0.0)}
+    # Of a vector of n numbers in a ring of two, n come: the half of the sum, and the half of the mean.
+    came = {("x", 0): 3, ("x", 1): 0, ("x", 2): 3 + 4, ("y", 0): 3, ("y", 2): 3 + 4}
+    assert {place: message.received_bytes for place, message in reports.items()} == {
+        place: 4 * numbers for place, numbers in came.items()
+    }
+    assert {message.round for message in reports.values()} == {1}
     assert group.exchanges["x"].on_committed(m.RoundCommittedMessage(round=1)) == [1]
     averages, save = group.exchanges["x"].take(1)
     assert not save

@@ -112,3 +112,25 @@ def test_what_float16_cannot_carry_is_refused_with_the_name_of_who_gave_it(direc
     fleet = Fleet([spec(wire="float16", direct=direct)])
     with pytest.raises(ContributionRefused, match=r"'b' gave.*beyond float16"):
         fleet.reducers["b"].contribute(1, "r", torch.full((50,), 7e4), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("form", "came"),
+    [
+        ({}, 4 * 400),  # two thirds of 300 numbers, twice
+        ({"direct": True}, 4 * 600),  # all of two others
+        ({"wire": "bfloat16"}, 2 * 400),
+        ({"shares": (0.6, 0.0, 0.4)}, None),
+    ],
+)
+def test_each_round_knows_the_bytes_that_came_for_it_also_where_two_are_under_way(form, came):
+    fleet, parts = Fleet([spec(elements=300, chunk=50, **form)], max_rounds=2), parts_of(300, 2)
+    for number in (1, 2):
+        contribute(fleet, parts, number, dict.fromkeys("abc", 1.0))
+    fleet.settle()
+    found = {name: [fleet.results[name]["r", number].received_bytes for number in (1, 2)] for name in "abc"}
+    assert {name: sum(each) for name, each in found.items()} == {
+        name: fleet.reducers[name].stats["r"].bytes_received for name in "abc"
+    }
+    assert all(first == second > 0 for first, second in found.values())
+    assert came is None or {each[0] for each in found.values()} == {came}

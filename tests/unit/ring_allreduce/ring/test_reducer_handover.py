@@ -45,6 +45,7 @@ def test_a_whole_average_is_handed_on_byte_for_byte(told_first):
     whole, handed = (fleet.results[name]["r", 1] for name in "ab")
     assert torch.equal(handed.average.view(torch.int32), whole.average.view(torch.int32))
     assert (handed.total_weight, handed.counters) == (whole.total_weight, whole.counters)
+    assert handed.received_bytes == whole.average.nbytes
     assert fleet.reducers["b"].holding() == [("r", 1)]
     assert fleet.reducers["b"].progress() == {}
 
