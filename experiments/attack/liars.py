@@ -1,0 +1,157 @@
+"""Members who lie: what eight clusters learn when one or two of them send something else than they have made.
+
+In: a GPT on characters and a convolutional network on digits, trained by eight clusters that average what each has
+changed. Out: held-out losses beside those of eight honest clusters that take the mean, and when liars were found.
+
+The averages are those of a robust ring (ring_allreduce/ring/robust_mean.py), and who is shut out is decided by the
+driver's rule from what the members see (ravnest/driver/liars.py). No network is used.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from experiments.harness.report import Cell, Claim, Part, Table
+from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
+from experiments.wire.averaging import LR, ROUND_UPDATES, flat, put, updated
+from ravnest.driver.liars import LiarWatch
+from ravnest.pipeline import stage_name, stage_place
+from ravnest.stage.epoch_messages import ContributionsSeen
+from ring_allreduce.ring import ROBUST_RULES, RobustRule
+from ring_allreduce.ring.robust_mean import Sums, robust_mean
+
+CLUSTERS = 8
+LIARS = (1, 2)
+MOST = 0.02
+ROUNDS = {"characters": 40, "digits": 12}
+SEEDS = range(2)
+CHUNK = 65536
+
+Lie = Callable[[Tensor, int, int], Tensor]
+"""What a liar sends instead of its progress, in a round; the last number is the liar's own seed."""
+
+
+def _direction(like: Tensor, seed: int) -> Tensor:
+    drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(drawn, dim=0)
+
+
+LIES: Mapping[str, Lie] = {
+    "sign flip": lambda progress, _, __: -progress,
+    "noise": lambda progress, number, seed: 10.0 * progress.norm() * _direction(progress, 1000 * seed + number),
+    "scaled": lambda progress, _, __: 20.0 * progress,
+    "drifting": lambda progress, number, seed: progress + 0.25 * number * progress.norm() * _direction(progress, seed),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of one training."""
+
+    loss: float
+    shut_out: Mapping[int, int]
+    """By cluster that was shut out: after which round."""
+
+
+def trained(task: Task, rule: RobustRule | None, lie: Lie | None, liars: int, seed: int, rounds: int) -> Trained:
+    """Train from `seed`; the first `liars` clusters send what `lie` makes of what they have made."""
+    anchor = task.model(seed)
+    clusters = {index: task.model(seed) for index in range(CLUSTERS)}
+    optimizers = {index: torch.optim.AdamW(each.parameters(), lr=LR) for index, each in clusters.items()}
+    batches = {index: task.batches(seed * CLUSTERS + index) for index in clusters}
+    watch, shut_out = LiarWatch(lambda stage: stage_place(stage)[0]), dict[int, int]()
+    for number in range(1, rounds + 1):
+        for index, each in clusters.items():
+            updated(task, each, optimizers[index], batches[index])
+        before = flat(anchor)
+        parts = {index: flat(each) - before for index, each in clusters.items()}
+        for index in range(liars):
+            if lie is not None and index in parts:
+                parts[index] = lie(parts[index], number, 1 + CLUSTERS * seed + index)
+        put(anchor, before + _averaged(rule, parts, watch, number))
+        for name, buffer in anchor.named_buffers():
+            if buffer.is_floating_point():
+                buffer.copy_(torch.stack([dict(each.named_buffers())[name] for each in clusters.values()]).mean(0))
+        for stage, _ in watch.found():
+            index = int(stage_place(stage)[0].removeprefix("c"))
+            shut_out[index] = number
+            del clusters[index]
+        for each in clusters.values():
+            put(each, flat(anchor))
+    return Trained(task.held_out_loss(anchor, whole=True), shut_out)
+
+
+def _averaged(rule: RobustRule | None, parts: Mapping[int, Tensor], watch: LiarWatch, number: int) -> Tensor:
+    """The average of a round, chunk by chunk, and what each member says that it has seen."""
+    if rule is None:
+        return torch.stack(list(parts.values())).mean(0)
+    sums, weights = [Sums() for _ in parts], [1.0] * len(parts)
+    chunks = zip(*(torch.split(part, CHUNK) for part in parts.values()), strict=True)
+    average = [robust_mean(rule, each, weights, sums) for each in chunks]
+    names = [stage_name(f"c{index}", 0) for index in parts]
+    figures = {name: astuple(each.figures(1.0)) for name, each in zip(names, sums, strict=True)}
+    for name in names:
+        watch.saw(name, ContributionsSeen(round=number, ring=0, members=figures))
+    watch.committed(number)
+    return torch.cat(average)
+
+
+def run(*, quick: bool) -> Part:
+    """Train with each lie, number of liars and rule, with the same seeds."""
+    torch.set_num_threads(1)
+    tasks: dict[str, Task] = {"digits": Digits(batch=16)}
+    if not quick:
+        tasks["characters"] = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
+    seeds = SEEDS[:1] if quick else SEEDS
+    rounds = dict.fromkeys(ROUNDS, 1) if quick else ROUNDS
+    lies = {"sign flip": LIES["sign flip"]} if quick else LIES
+    rows: list[list[Cell]] = []
+    worst: dict[str, tuple[float, str]] = {}
+    for name, task in tasks.items():
+        honest = [trained(task, None, None, 0, seed, rounds[name]).loss for seed in seeds]
+        rows.append([name, "none", 0, "mean", statistics.fmean(honest), 0.0, ""])
+        rules: Sequence[RobustRule | None] = (None, *ROBUST_RULES)
+        cases: list[tuple[str, int, RobustRule | None]] = [("none", 0, rule) for rule in ROBUST_RULES]
+        cases += [(lie, liars, rule) for lie in lies for liars in LIARS for rule in rules]
+        for said, liars, rule in cases:
+            found = [trained(task, rule, lies.get(said), liars, seed, rounds[name]) for seed in seeds]
+            apart = statistics.fmean((each.loss - base) / base for each, base in zip(found, honest, strict=True))
+            out = sorted({(index, after) for each in found for index, after in each.shut_out.items()})
+            told = ", ".join(f"c{index} after round {after}" for index, after in out)
+            rows.append([name, said, liars, rule or "mean", statistics.fmean(each.loss for each in found), apart, told])
+            print(f"  {name} {said} {liars} {rule or 'mean'}: {apart:+.2%} {told}", file=sys.stderr, flush=True)
+            if rule is not None:
+                case = f"{name}, {said}, {liars} of {CLUSTERS}"
+                worst[rule] = max(worst.get(rule, (-1.0, "")), (apart, case))
+    honest_out = [row for row in rows if row[1] == "none" and row[6]]
+    claims = [
+        Claim(
+            rule,
+            f"held-out loss above that of an honest run by the mean, with {rule} and every lie",
+            f"<= {MOST:.0%}",
+            f"{apart:+.2%} at worst ({case})",
+            None if quick else apart <= MOST,
+        )
+        for rule, (apart, case) in worst.items()
+    ]
+    claims.append(
+        Claim(
+            "nobody honest",
+            "honest clusters that are shut out where nobody lies",
+            "none",
+            f"{len(honest_out)} trainings with some",
+            not honest_out,
+        )
+    )
+    columns = ["task", "lie", "liars", "rule", "held-out loss", "above honest", "shut out"]
+    sizes = "; ".join(f"{task.name}; {rounds[name]} rounds" for name, task in tasks.items())
+    note = f"{sizes}; {len(seeds)} seeds. {CLUSTERS} clusters, a round after {ROUND_UPDATES} updates of each; AdamW at "
+    sent = (
+        "A lie replaces what a cluster has made: noise is 10 times as long, scaled 20 times, and a drift adds a quarter "
+        "of its length more in each round, in one direction."
+    )
+    return Part("liars", "Members who lie", claims, [Table("Losses", columns, rows)], notes=[f"{note}{LR:g}.", sent])
