@@ -151,7 +151,7 @@ def run(*, quick: bool) -> Part:
     sizes = "; ".join(f"{task.name}; {rounds[name]} rounds" for name, task in tasks.items())
     note = f"{sizes}; {len(seeds)} seeds. {CLUSTERS} clusters, a round after {ROUND_UPDATES} updates of each; AdamW at "
     sent = (
-        "A lie replaces what a cluster has made: noise is 10 times as long, scaled 20 times, and a drift adds a quarter "
-        "of its length more in each round, in one direction."
+        "A lie replaces what a cluster has made: noise is 10 times as long, scaled 20 times, and a drift adds a "
+        "quarter of its length more in each round, in one direction."
     )
     return Part("liars", "Members who lie", claims, [Table("Losses", columns, rows)], notes=[f"{note}{LR:g}.", sent])

@@ -23,7 +23,7 @@ import psutil
 from cluster_planner import save_plan
 from experiments.attack.strangers import OPEN, speaks_curve
 from experiments.harness.paced_plan import equal_stages
-from experiments.harness.report import ROOT, Cell, Claim, Part, Table
+from experiments.harness.report import ROOT, Cell, Claim, Panel, Part, Series, Table
 from ravnest.job.config import job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ring_allreduce.transport import LinkShape
@@ -188,10 +188,11 @@ def run(*, quick: bool, minutes: float) -> Part:
             phases.append(phase(attacked_run, members, ports, attacked=attacked, quick=quick))
             print(f"  {'attacked' if attacked else 'quiet'}: {phases[-1].samples_per_s:.1f} samples/s", file=sys.stderr)
         lost = [line for line in attacked_run.lines() if line["kind"] in ("lost", "suspected", "restarted")]
-    return _judged(phases, lost, ports, quick=quick)
+    return judged(phases, lost, ports, quick=quick)
 
 
-def _judged(phases: list[Phase], lost: list[dict[str, object]], ports: list[int], *, quick: bool) -> Part:
+def judged(phases: list[Phase], lost: list[dict[str, object]], ports: list[int], *, quick: bool) -> Part:
+    """The part of the report. `lost`: the lines of metrics.jsonl that tell of a stage that was lost or suspected."""
     quiet, attacked = ([each for each in phases if each.attacked == which] for which in (False, True))
     rates = [statistics.fmean(each.samples_per_s for each in some) for some in (quiet, attacked)]
     most = [{pid: max(each.resident[pid] for each in some) for pid in phases[0].resident} for some in (quiet, attacked)]
@@ -238,9 +239,18 @@ def _judged(phases: list[Phase], lost: list[dict[str, object]], ports: list[int]
     kinds: list[list[Cell]] = [[kind, count] for kind, count in sorted(opened.items())]
     notes = [
         f"Two clusters of two stages and a driver on one machine, encrypted, {len(ports)} ports on loopback. Phases of "
-        f"{QUICK_PHASE_S if quick else PHASE_S:.0f} s in turns; the first seconds of each do not count. To read a sample "
-        "takes time and no processor, since strangers and run share this machine's cores.",
+        f"{QUICK_PHASE_S if quick else PHASE_S:.0f} s in turns; the first seconds of each do not count. To read a "
+        "sample takes time and no processor, since strangers and run share this machine's cores.",
         "The handshakes that are replayed were recorded on their way, from openings with wrong keys.",
     ]
     tables = [Table("Phases", columns, rows), Table("Strangers", ["kind", "connections"], kinds)]
-    return Part("attack", "A run under continuous attack", claims, tables, notes=notes)
+    series = [
+        Series(
+            name,
+            [float(number) for number, each in enumerate(phases, 1) if each.attacked == which],
+            [each.samples_per_s for each in phases if each.attacked == which],
+        )
+        for name, which in (("undisturbed", False), ("attacked", True))
+    ]
+    panel = Panel("Samples/s of a run, attacked in every other phase", "phase", "samples/s", series)
+    return Part("attack", "A run under continuous attack", claims, tables, [panel], notes)
