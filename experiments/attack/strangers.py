@@ -10,7 +10,7 @@ begin anew when they are turned away:
     slow reader   the greeting, and a receive buffer that is never read
     huge length   the greeting, and a frame that says it has 2^62 bytes
     replay        what an opening with wrong keys said before, recorded on its way
-    wrong keys    real handshakes of ZeroMQ with keys that nobody allows (KEYED sockets, which try again and again)
+    wrong keys    real handshakes of ZeroMQ with keys that nobody allows (KEYED endpoints, which try again and again)
 """
 
 import argparse
@@ -25,7 +25,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle
 
-import zmq
+from ring_allreduce import KeyPair, Keys
+from ring_allreduce.transport import Codec, Lane, Message, PeerAddress, TransportLimits, ZmqEndpoint
 
 OPEN, RATE, KEYED = 500, 150, 8
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -79,25 +80,32 @@ class Stranger:
         self._socket.close()
 
 
+class Knock(Message, frozen=True, kw_only=True, tag="knock"):
+    """It never arrives."""
+
+
 @contextlib.contextmanager
-def keyed(context: "zmq.Context[zmq.Socket[bytes]]", port: int) -> Iterator["zmq.Socket[bytes]"]:
-    """A socket of ZeroMQ that shakes hands with keys of its own, again and again."""
-    with context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-        dealer.curve_serverkey, _ = zmq.curve_keypair()
-        dealer.setsockopt(zmq.RECONNECT_IVL, 100)
-        dealer.connect(f"tcp://127.0.0.1:{port}")
-        yield dealer
+def keyed(port: int) -> Iterator[None]:
+    """An endpoint of the run's own transport that shakes hands with keys of its own, again and again."""
+    pair, other = KeyPair.make(), KeyPair.make()
+    keys = Keys(pair, {"stranger": pair.public, "member": other.public})
+    limits = TransportLimits(linger_s=0.0)
+    endpoint = ZmqEndpoint("stranger", codec=Codec([Knock]), token=bytes(16), keys=keys, limits=limits)
+    try:
+        endpoint.connect({"member": PeerAddress("127.0.0.1", port, port)})
+        endpoint.send("member", Lane.PIPELINE, Knock())
+        endpoint.poll(0.0)
+        yield
+    finally:
+        endpoint.close()
 
 
 def recorded(port: int) -> bytes:
-    """What a handshake with wrong keys says to the port, recorded on its way."""
+    """What a handshake with wrong keys says to the port, recorded on its way. Raises RuntimeError if it says nothing."""
     said = b""
     with contextlib.ExitStack() as opened:
         relay = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        context = opened.enter_context(zmq.Context())
-        opened.enter_context(keyed(context, relay.getsockname()[1]))
+        opened.enter_context(keyed(relay.getsockname()[1]))
         relay.settimeout(RECORDED_S)
         here = opened.enter_context(relay.accept()[0])
         there = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=RECORDED_S))
@@ -108,6 +116,8 @@ def recorded(port: int) -> bytes:
                     data = ready.recv(65536)
                     said += data if ready is here else b""
                     (there if ready is here else here).sendall(data)
+    if len(said) <= len(GREETING):
+        raise RuntimeError(f"nothing was recorded of a handshake with port {port}, but {len(said)} bytes")
     return said
 
 
@@ -118,9 +128,8 @@ def attack(ports: list[int], seconds: float) -> dict[str, int]:
     targets, opened, everyone = cycle(ports), Counter[str](), list[Stranger]()
     most, began_s = 0, time.monotonic()
     with contextlib.ExitStack() as stack:
-        context = stack.enter_context(zmq.Context())
         for port, _ in zip(targets, range(KEYED), strict=False):
-            stack.enter_context(keyed(context, port)).send(b"x", zmq.NOBLOCK)
+            stack.enter_context(keyed(port))
             opened["wrong keys"] += 1
         made = 0
         while (now_s := time.monotonic()) < began_s + seconds:
