@@ -101,7 +101,7 @@ def keyed(port: int) -> Iterator[None]:
 
 
 def recorded(port: int) -> bytes:
-    """What a handshake with wrong keys says to the port, recorded on its way. Raises RuntimeError if it says nothing."""
+    """What a handshake with wrong keys says to the port, recorded on its way. Raises RuntimeError for nothing."""
     said = b""
     with contextlib.ExitStack() as opened:
         relay = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
