@@ -56,7 +56,9 @@ class Sends:
     def forget_reports(self) -> None:
         """Drop what is for the driver and was not sent yet. Only the thread that owns the endpoint may call this."""
         self._reports.clear()
-        self._waiting = deque(each for each in self._waiting if each[0] != m.DRIVER)
+        # Other threads append meanwhile: nothing iterates over what they append to, and it stays the same deque.
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._waiting.extendleft(each for each in reversed(waiting) if each[0] != m.DRIVER)
 
     def flush(self) -> None:
         """Send everything that waits. Only the thread that owns the endpoint may call this."""

@@ -1,0 +1,1 @@
+"""Threads that take turns as a seed says, over what several of them touch."""
