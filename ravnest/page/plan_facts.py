@@ -1,17 +1,18 @@
 """What a page shows of a plan: who runs what, and what was predicted. Pure.
 
-In: a plan. Out: a `StageFacts` for each stage, and plain data for the page. Bytes of averaging are those that come to
-a stage in a round, as many as it sends: 2 (n − 1) / n times its parameters as they travel, for a ring of n members
-(design §7).
+In: a plan. Out: a `StageFacts` for each stage, and plain data for the page. The bytes of a round are those that the
+members' exchange brings (design §7), divided as in a run: around a ring of n equal members 2 (n − 1) / n times the
+parameters as they travel, and n − 1 times where all exchange directly.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from cluster_planner import Plan, SpanCosts
+from cluster_planner import Plan, SpanCosts, links_of_ring, ring_traffic
 from ravnest.driver.outcome import planned_bytes
 from ravnest.pipeline import stage_name
+from ring_timing import divide, hop_bytes
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class StageFacts:
     tensor_bytes: Callable[[int], int]
     """The prediction for its tensors with a window, without the process."""
     round_bytes: int
-    """What it gets and sends in a round."""
+    """What comes to it in a round."""
 
 
 def stages_of(plan: Plan) -> dict[str, list[StageFacts]]:
     """By cluster: its stages, in order."""
-    sent = _round_bytes(plan)
     found = {}
     spans = SpanCosts(plan.costs, plan.workload)
+    came = _round_bytes(plan, spans)
     for cluster in plan.clusters:
         found[cluster.name] = [
             StageFacts(
@@ -39,24 +40,29 @@ def stages_of(plan: Plan) -> dict[str, list[StageFacts]]:
                 stage.node,
                 stage.units,
                 partial(planned_bytes, plan, spans, stage, (index, len(cluster.stages))),
-                sent.get(name, 0),
+                came.get(name, 0),
             )
             for index, stage in enumerate(cluster.stages)
         ]
     return found
 
 
-def _round_bytes(plan: Plan) -> Mapping[str, int]:
-    sent: dict[str, int] = {}
-    for ring in plan.rings:
-        first, end = ring.units
-        held = sum(unit.parameter_bytes for unit in plan.costs.units[first:end])
-        count = len(ring.members)
-        share = plan.workload.vectors_sent(count) * plan.workload.averaged_bytes_per_parameter_byte
-        for cluster, index in ring.members:
-            name = stage_name(cluster, index)
-            sent[name] = sent.get(name, 0) + round(held * share)
-    return sent
+def _round_bytes(plan: Plan, spans: SpanCosts) -> Mapping[str, int]:
+    """By stage: the bytes that come to it in a round, over all its rings."""
+    came: dict[str, int] = {}
+    number_bytes = plan.workload.averaged_number_bytes
+    for ring in ring_traffic(spans, plan.clusters, plan.rings):
+        count, whole = len(ring.members), ring.elements * number_bytes
+        if count == 1:
+            continue
+        nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
+        links = links_of_ring(plan.fleet, nodes)
+        division = divide(ring.elements, number_bytes, links, each=plan.workload.robust_averaging)
+        hops = [(count - 1) * whole] * count if division.direct else hop_bytes(whole, count, division.shares)
+        for place, member in enumerate(ring.members):
+            name = stage_name(*member)
+            came[name] = came.get(name, 0) + round(hops[place - 1])  # over the hop from the member before it
+    return came
 
 
 def predictions_of(plan: Plan) -> dict[str, object]:

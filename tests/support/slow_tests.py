@@ -234,6 +234,7 @@ SLOW = {
     "test_weights_keep_their_names_and_load_into_the_unmodified_model",
     "test_what_a_stage_computes_and_waits_for_are_parts_of_the_same_time",
     "test_what_another_run_of_the_experiment_wrote_meanwhile_stays",
+    "test_what_comes_in_a_round_of_a_run_is_what_was_planned",
     "test_what_compression_takes_comes_back_in_later_rounds",
     "test_what_is_hardly_meant_is_doubted_beside_the_plan",
     "test_what_is_not_saved_is_made_without_the_parameters",

@@ -1,5 +1,9 @@
+import pytest
+
 from cluster_planner import Plan
 from ravnest.page.plan_facts import predictions_of, stages_of
+from ravnest.stage import messages as m
+from tests.support.local import local_run, setups_of, tiny_job
 
 
 def test_each_stage_has_its_node_its_units_and_what_averaging_makes_it_send(plan: Plan) -> None:
@@ -10,6 +14,34 @@ def test_each_stage_has_its_node_its_units_and_what_averaging_makes_it_send(plan
     ]
     # A ring of two: each sends its half of the vector once to reduce and once to gather, 1,000 bytes a unit.
     assert [each.round_bytes for each in found["c1"]] == [3000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("parts", "averaging"),
+    [
+        ((2, 3), {}),
+        ((2, 3, 1, 2), {"wire": "bfloat16"}),  # small vectors, which four members exchange directly
+        ((1, 2, 2), {"robust": "trimmed_mean"}),
+    ],
+)
+def test_what_comes_in_a_round_of_a_run_is_what_was_planned(parts: tuple[int, ...], averaging: dict[str, str]) -> None:
+    job = tiny_job(averaging=averaging)
+    run, planned = local_run(job, parts=parts), stages_of(setups_of(job, parts=parts)[1])
+    came: dict[int, dict[str, int]] = {}
+    note = run.note
+
+    def noted(sender: str, message: object, tensors: object) -> None:
+        if isinstance(message, m.RingFinishedMessage):
+            of_round = came.setdefault(message.round, {})
+            of_round[sender] = of_round.get(sender, 0) + message.received_bytes
+        note(sender, message, tensors)  # type: ignore[arg-type]
+
+    run.note = noted  # type: ignore[method-assign, assignment]
+    run.run()
+    expected = {stage.stage: stage.round_bytes for each in planned.values() for stage in each}
+    assert min(expected.values()) > 0
+    assert came
+    assert [each for each in came.values() if each != expected] == []
 
 
 def test_a_larger_window_needs_more_memory(plan: Plan) -> None:
