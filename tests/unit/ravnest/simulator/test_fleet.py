@@ -209,3 +209,17 @@ def test_a_prediction_does_not_spare_hops_that_a_run_does_not() -> None:
     first, *_, last = virtual.rounds.committed_s
     measured = plan.workload.average_every * (len(virtual.rounds.committed_s) - 1) / (last - first)
     assert measured == pytest.approx(predicted.samples_per_s, rel=0.05)
+
+
+def test_a_robust_average_takes_as_long_in_the_simulation_as_was_predicted() -> None:
+    plan = averaging_plan(5, 2.5e6, 2_000_000)
+    quick = tuple(replace(node, flops_per_s=1e12) for node in plan.fleet.nodes)
+    work = replace(plan.workload, robust_averaging=True)
+    plan = replace(plan, workload=work, fleet=replace(plan.fleet, nodes=quick))
+    predicted = predict(plan.fleet, SpanCosts(plan.costs, work), plan.clusters, plan.rings).prediction
+    assert predicted.averaging_s == pytest.approx(4 * 2_000_000 / 2.5e6, rel=0.01)
+    virtual = VirtualRun(fleet_of_plan(plan), traced=False)
+    virtual.run(stop_samples=15_000)
+    first, *_, last = virtual.rounds.committed_s
+    measured = work.average_every * (len(virtual.rounds.committed_s) - 1) / (last - first)
+    assert measured == pytest.approx(predicted.samples_per_s, rel=0.02)
