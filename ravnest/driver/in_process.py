@@ -246,7 +246,9 @@ class LocalRun:
         self.note(delivery.sender, delivery.message, delivery.tensors)
         if self.donors is not None:
             self.donors.take(delivery.sender, delivery.message, self._now_s)
-        if isinstance(delivery.message, em.ContributionsSeen):
+        if isinstance(delivery.message, em.ContributionsSeen) and (
+            self.rings is None or self.rings.sees(delivery.sender, delivery.message)
+        ):
             self._liars.saw(delivery.sender, delivery.message)
         self.follow(self.control.handle(delivery.sender, delivery.message))
         if isinstance(delivery.message, m.ContributionFinishedMessage):

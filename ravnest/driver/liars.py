@@ -56,7 +56,7 @@ class LiarWatch:
         """The clusters that were found out. They are not started anew."""
 
     def saw(self, stage: str, message: ContributionsSeen) -> None:
-        """Take what a stage has seen of a ring's contributions to a round that is not committed yet."""
+        """Take what a stage has seen of the contributions to a round of one of its rings that is not committed yet."""
         if message.round <= self._committed or self._cluster_of(stage) in self.shut_out:
             return
         rings = self._seen.setdefault(message.round, {})

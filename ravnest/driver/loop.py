@@ -264,8 +264,9 @@ class DriverLoop:
                     self._remember()
             case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
-            case em.ContributionsSeen() if delivery.sender in self._control.clusters.stages:
-                self._liars.saw(delivery.sender, message)
+            case em.ContributionsSeen() if message.round <= self._control.rounds.opened:
+                if self._rings.sees(delivery.sender, message):
+                    self._liars.saw(delivery.sender, message)
             case sm.StateSent():
                 self._collector.finish(delivery.sender, message)
             case m.Updated() if self._recovery is not None:

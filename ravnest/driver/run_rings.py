@@ -91,6 +91,11 @@ class RunRings:
         peers = self.places() if came else ()
         return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
 
+    def sees(self, stage: str, seen: em.ContributionsSeen) -> bool:
+        """Say whether the stage is in that ring now, with all members of which it tells."""
+        segments = self.setups[stage].segments if stage in self.setups else ()
+        return any(each.ring == seen.ring and seen.members.keys() <= {*each.members} for each in segments)
+
     @property
     def addresses(self) -> dict[str, PeerAddress]:
         """Where each stage of the run listens."""

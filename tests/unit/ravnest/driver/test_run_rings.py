@@ -77,3 +77,21 @@ def test_a_cluster_that_is_back_has_its_place_in_the_rings_again_and_keeps_nothi
     assert {setup.cluster for setup in rings.training().values()} == {"c0", "c2"}
     rings.trains("c1")
     assert set(rings.training()) == set(setups)
+
+
+def test_a_stage_tells_of_members_of_its_own_rings_alone():
+    setups, rings, _ = reformed("c1")
+    name, setup = next((name, setup) for name, setup in rings.setups.items() if name == "c0.s0")
+    figures = (1.0, 0.5, 0.9, 8.0)
+    own = setup.segments[0]
+    elsewhere = next(each.ring for other in setups.values() for each in other.segments if name not in each.members)
+
+    def sees(stage, ring, *members):
+        return rings.sees(stage, em.ContributionsSeen(round=1, ring=ring, members=dict.fromkeys(members, figures)))
+
+    assert sees(name, own.ring, *own.members)
+    assert sees(name, own.ring)
+    assert not sees(name, own.ring, *own.members, "c1.s0")  # it has left
+    assert not sees(name, own.ring, "nobody")
+    assert not sees(name, elsewhere)
+    assert not sees("c1.s0", own.ring, *own.members)
