@@ -58,9 +58,10 @@ class Trained:
 
 
 def trained(task: Task, rule: RobustRule | None, lie: Lie | None, liars: int, seed: int, rounds: int) -> Trained:
-    """Train from `seed`; the first `liars` clusters send what `lie` makes of what they have made."""
+    """Train from `seed`; the first `liars` clusters send what `lie` makes of what they have made, or have no part where
+    there is no lie."""
     anchor = task.model(seed)
-    clusters = {index: task.model(seed) for index in range(CLUSTERS)}
+    clusters = {index: task.model(seed) for index in range(0 if lie is not None else liars, CLUSTERS)}
     optimizers = {index: torch.optim.AdamW(each.parameters(), lr=LR) for index, each in clusters.items()}
     batches = {index: task.batches(seed * CLUSTERS + index) for index in clusters}
     watch, shut_out = LiarWatch(lambda stage: stage_place(stage)[0]), dict[int, int]()
@@ -110,12 +111,13 @@ def run(*, quick: bool) -> Part:
     rounds = dict.fromkeys(ROUNDS, 1) if quick else ROUNDS
     lies = {"sign flip": LIES["sign flip"]} if quick else LIES
     rows: list[list[Cell]] = []
-    worst: dict[str, tuple[float, str]] = {}
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
     for name, task in tasks.items():
         honest = [trained(task, None, None, 0, seed, rounds[name]).loss for seed in seeds]
         rows.append([name, "none", 0, "mean", statistics.fmean(honest), 0.0, ""])
         rules: Sequence[RobustRule | None] = (None, *ROBUST_RULES)
         cases: list[tuple[str, int, RobustRule | None]] = [("none", 0, rule) for rule in ROBUST_RULES]
+        cases += [("absent", liars, None) for liars in LIARS]
         cases += [(lie, liars, rule) for lie in lies for liars in LIARS for rule in rules]
         for said, liars, rule in cases:
             found = [trained(task, rule, lies.get(said), liars, seed, rounds[name]) for seed in seeds]
@@ -125,18 +127,18 @@ def run(*, quick: bool) -> Part:
             rows.append([name, said, liars, rule or "mean", statistics.fmean(each.loss for each in found), apart, told])
             print(f"  {name} {said} {liars} {rule or 'mean'}: {apart:+.2%} {told}", file=sys.stderr, flush=True)
             if rule is not None:
-                case = f"{name}, {said}, {liars} of {CLUSTERS}"
-                worst[rule] = max(worst.get(rule, (-1.0, "")), (apart, case))
+                case = f"{said}, {liars} of {CLUSTERS}"
+                worst[name, rule] = max(worst.get((name, rule), (-1.0, "")), (apart, case))
     honest_out = [row for row in rows if row[1] == "none" and row[6]]
     claims = [
         Claim(
-            rule,
-            f"held-out loss above that of an honest run by the mean, with {rule} and every lie",
+            f"{name}, {rule}",
+            f"held-out loss of {name} above that of an honest run by the mean, with {rule} and every lie",
             f"<= {MOST:.0%}",
             f"{apart:+.2%} at worst ({case})",
             None if quick else apart <= MOST,
         )
-        for rule, (apart, case) in worst.items()
+        for (name, rule), (apart, case) in worst.items()
     ]
     claims.append(
         Claim(
@@ -152,6 +154,6 @@ def run(*, quick: bool) -> Part:
     note = f"{sizes}; {len(seeds)} seeds. {CLUSTERS} clusters, a round after {ROUND_UPDATES} updates of each; AdamW at "
     sent = (
         "A lie replaces what a cluster has made: noise is 10 times as long, scaled 20 times, and a drift adds a "
-        "quarter of its length more in each round, in one direction."
+        "quarter of its length more in each round, in one direction. Absent: the liars have no part from the beginning."
     )
     return Part("liars", "Members who lie", claims, [Table("Losses", columns, rows)], notes=[f"{note}{LR:g}.", sent])
