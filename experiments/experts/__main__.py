@@ -19,7 +19,8 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "table": table.run,
     "delay": hosting.run_delay,
     "hosting": hosting.run_hosting,
-    "learning": learning.run,
+    "learning-64": partial(learning.run, 8),
+    "learning-256": partial(learning.run, 16),
 }
 
 
