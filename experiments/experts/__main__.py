@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.experts import hosting, learning, table
+from experiments.experts import beam, hosting, learning, table
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
@@ -17,6 +17,7 @@ INTRO = (
 
 PARTS: Mapping[str, Callable[..., Part]] = {
     "table": table.run,
+    "beam": beam.run,
     "delay": hosting.run_delay,
     "hosting": hosting.run_hosting,
     "learning-64": partial(learning.run, 8),

@@ -61,9 +61,7 @@ class Homes:
 def made(count: int, *, joined: bool, seed: int) -> VirtualTable:
     """A table of `count` nodes that know each other."""
     table = VirtualTable(Homes(count, seed).delay_s, loss=LOSS, seed=str(seed))
-    nodes = [
-        HashTableNode(ChecksumIdentity(f"{seed}/{index}"), Drawn(f"{seed}/{index}").bytes) for index in range(count)
-    ]
+    nodes = [HashTableNode(identity_of(index, seed), Drawn(f"{seed}/{index}").bytes) for index in range(count)]
     for node in nodes:
         table.add(node)
     if joined:
@@ -74,6 +72,11 @@ def made(count: int, *, joined: bool, seed: int) -> VirtualTable:
     else:
         fill(nodes, seed)
     return table
+
+
+def identity_of(index: int, seed: int) -> ChecksumIdentity:
+    """The identity of a node of `made`."""
+    return ChecksumIdentity(f"{seed}/{index}")
 
 
 def fill(nodes: Sequence[HashTableNode], seed: int) -> None:
@@ -99,10 +102,10 @@ def measure(count: int, *, joined: bool, searches: int, seed: int) -> Measured:
     get_s, store_s, hops, requests, found = [], [], [], [], 0
     for key in keys:
         entries = (Entry(key, b"", key, LIFETIME_S),)
-        spent_s, _ = _spent(table, draw.randrange(count), partial(StoreAsked, entries=entries, deadline_s=DEADLINE_S))
+        spent_s, _ = asked(table, draw.randrange(count), partial(StoreAsked, entries=entries, deadline_s=DEADLINE_S))
         store_s.append(spent_s)
     for key in keys:
-        spent_s, answer = _spent(table, draw.randrange(count), partial(GetAsked, keys=(key,), deadline_s=DEADLINE_S))
+        spent_s, answer = asked(table, draw.randrange(count), partial(GetAsked, keys=(key,), deadline_s=DEADLINE_S))
         assert isinstance(answer, AnswerGet)
         one = answer.found[key]
         get_s.append(spent_s)
@@ -113,7 +116,7 @@ def measure(count: int, *, joined: bool, searches: int, seed: int) -> Measured:
     return Measured(count, joined, get_s, hops, requests, found, searches, store_s)
 
 
-def _spent(table: VirtualTable, index: int, event: Callable[[int], GetAsked | StoreAsked]) -> tuple[float, Answer]:
+def asked(table: VirtualTable, index: int, event: Callable[[int], GetAsked | StoreAsked]) -> tuple[float, Answer]:
     """The virtual seconds until a node has answered, and its answer."""
     began_s = table.now_s
     call = table.ask(index, event)

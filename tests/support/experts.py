@@ -94,6 +94,7 @@ class TableOfTest(TableThread):
         self.contents, self.identity = contents, identity or new_identity()
         self.addresses = ["127.0.0.1:1"]
         self.reads: list[bytes] = []
+        self.thorough_reads: list[bytes] = []
 
     def run(self, work: Callable[[HashTable], Coroutine[Any, Any, Any]]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -108,10 +109,11 @@ class TableOfTest(TableThread):
         pass
 
     async def get(self, key: bytes, **options: object) -> KeyFound:
-        return (await self.get_many([key]))[key]
+        return (await self.get_many([key], **options))[key]
 
     async def get_many(self, keys: Sequence[bytes], **options: object) -> dict[bytes, KeyFound]:
         self.reads += keys
+        self.thorough_reads += keys if options.get("thorough") else []
         return {key: KeyFound(self._records(key), 1, 1, complete=True) for key in keys}
 
     async def store(self, *entries: Entry, **options: object) -> tuple[EntryStored, ...]:

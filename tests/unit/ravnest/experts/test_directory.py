@@ -41,13 +41,17 @@ def test_the_best_hosted_experts_are_found_with_their_hosts(hosted: Hosted) -> N
         directory.close()
 
 
-def test_what_is_known_is_not_read_again_for_a_while(hosted: Hosted) -> None:
+def test_what_is_known_is_read_quickly_then_thoroughly_and_not_again_for_a_while(hosted: Hosted) -> None:
     directory = Directory(hosted.table, GRID, lambda: None)
+    wanted = [GRID.prefix_key(one) for one in ((), (0,), (1,))]
     try:
+        directory.find([SCORES], best=1, width=2, usable={hosted.name})
+        assert sorted(key for key in hosted.table.reads if key != GRID.hosts_key) == wanted
+        assert not [key for key in hosted.table.thorough_reads if key != GRID.hosts_key]
         for _ in range(5):
             directory.find([SCORES], best=1, width=2, usable={hosted.name})
-        reads = [key for key in hosted.table.reads if key != GRID.hosts_key]
-        assert sorted(reads) == [GRID.prefix_key(one) for one in ((), (0,), (1,))]
+        assert sorted(key for key in hosted.table.reads if key != GRID.hosts_key) == sorted(2 * wanted)
+        assert sorted(key for key in hosted.table.thorough_reads if key != GRID.hosts_key) == wanted
     finally:
         directory.close()
 
@@ -55,7 +59,8 @@ def test_what_is_known_is_not_read_again_for_a_while(hosted: Hosted) -> None:
 def test_who_is_told_that_an_expert_is_gone_reads_again(hosted: Hosted) -> None:
     directory = Directory(hosted.table, GRID, lambda: None)
     try:
-        directory.find([SCORES], best=1, width=2, usable={hosted.name})
+        for _ in range(2):  # at first, and thoroughly
+            directory.find([SCORES], best=1, width=2, usable={hosted.name})
         hosted.host((1, 1))
         assert directory.find([SCORES], best=1, width=2, usable={hosted.name}) == [[((1, 0), hosted.name)]]
         directory.forget((1, 0))
