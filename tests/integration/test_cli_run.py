@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from cluster_planner import SpanCosts, load_plan
+from ravnest.page.plan_facts import stages_of
 from ravnest.planning.workload import PROCESS_BYTES
 from tests.support.commands import JOBS, ravnest, ravnest_process
 from tests.support.jobs import tiny
@@ -45,6 +46,10 @@ def test_a_run_learns_and_writes_down_what_it_did(finished: Path) -> None:
     assert result["rounds"] >= 9
     assert result["held_out_loss"] < 0.5 * result["baselines"]["guessing"]
     lines = [json.loads(line) for line in (finished / "r/metrics.jsonl").read_text().splitlines()]
+    planned = stages_of(load_plan(finished / "r/plan.yaml", has_run=True))
+    came = {stage.stage: stage.round_bytes for each in planned.values() for stage in each}
+    assert min(came.values()) > 0
+    assert all(line["received"] == came for line in lines if line["kind"] == "round")
     assert [line["losses"] for line in lines if line["kind"] == "baselines"] == [result["baselines"]]
     losses = [line["loss"] for line in lines if line["kind"] == "update" and "loss" in line]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])

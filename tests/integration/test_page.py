@@ -176,11 +176,14 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
     with (run / "metrics.jsonl").open("a") as file:
         link = {"from": "c0.s0", "to": "c1.s0", "hop_bytes_per_s": 1.25e6, "bulk_bytes_per_s": 3e5}
         file.write(json.dumps({"kind": "links", "at_s": 40.0, "links": [link]}) + "\n")
-    happens(run, report.RoundCommittedEvent(4, 900, 1.2, report.Hop("c0.s0", "c1.s0", 1.25e6)))
+    hop = report.Hop("c0.s0", "c1.s0", 1.25e6)
+    happens(run, report.RoundCommittedEvent(4, 900, 1.2, hop, {"c0.s0": 1_500_000, "c1.s0": 2_500_000}))
     row = until(driver, lambda: texts(driver, "#links td"))
     assert row[1:3] == ["c0.s0 → c1.s0", "1.5 MB/s"]
     assert row[3:] == ["1.25 MB/s (83 %)", DASH, "300 kB/s"]
     until(driver, lambda: "at 1.25 MB/s, planned 1.5 MB/s." in texts(driver, "#round-hint")[0])
+    assert " 4 MB travelled for the last one, all rings together; planned " in texts(driver, "#round-hint")[0]
+    assert any(each.startswith("1.5 MB, planned ") for each in texts(driver, "#plan .row span"))
     until(driver, lambda: "guessing" in texts(driver, "#loss svg text"))
     page.server.stop()
     until(driver, lambda: "connection lost" in texts(driver, "#link.lost")[0] if texts(driver, "#link.lost") else False)
