@@ -1,6 +1,6 @@
 """`ravnest` with threads in the place of Ray: stages are started in the namespaces of a site.
 
-    python -m experiments.churn.faulted.in_namespaces ARGUMENTS OF ravnest
+    FAULTS_SITE=NUMBER python -m experiments.churn.faulted.in_namespaces ARGUMENTS OF ravnest
 
 Ray takes ten seconds and half a gigabyte for each run, and its part in a run is small: it starts each stage's process
 on its machine, and tells how that ended. Everything else is what `ravnest run` does: the driver, the stages as
@@ -17,13 +17,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from experiments.churn.faulted.machines import DRIVER_ADDRESS, PREFIX, SITE
+from experiments.churn.faulted.machines import Site
 from ravnest.cli.main import main
 from ravnest.driver import training_run
 from ravnest.driver.ray import stage_actors
 from ravnest.driver.ray.session import RayNode
 from ravnest.driver.ray.stage_host import StageActor
 
+SITE = Site(int(os.environ.get("FAULTS_SITE", "0")))
 _CLONE_NEWNET = 0x40000000
 
 
@@ -54,10 +55,10 @@ class Call:
 
 def _enter(node: str) -> None:
     """Let this thread, and the processes that it starts, be on that machine."""
-    space = os.open(f"/run/netns/{PREFIX}{node}", os.O_RDONLY)
+    space = os.open(SITE.netns(node), os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).setns(space, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"cannot enter {PREFIX}{node}")
+            raise OSError(ctypes.get_errno(), f"cannot enter {SITE.space(node)}")
     finally:
         os.close(space)
 
@@ -101,14 +102,14 @@ class Threads:
 class Session:
     """A session of Ray whose nodes are the namespaces of the site."""
 
-    ray, is_local, ships_code, host = Threads, False, False, DRIVER_ADDRESS
+    ray, is_local, ships_code, host = Threads, False, False, SITE.driver
 
     def __init__(self, address: str | None, code: object = None, log: Path | None = None) -> None:
         pass
 
     def nodes(self) -> list[RayNode]:
         """All machines; none of them is ever gone."""
-        return [RayNode(name, at, name, 1, name, alive=True, works=True) for name, at in SITE.items()]
+        return [RayNode(name, at, name, 1, name, alive=True, works=True) for name, at in SITE.addresses.items()]
 
     def on_node(self, node: RayNode) -> Mapping[str, str]:
         """Options by which an actor is made there."""

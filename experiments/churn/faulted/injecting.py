@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 
-from experiments.churn.faulted.listed import Fault, Session
-from experiments.churn.faulted.machines import DRIVER_ADDRESS, MBPS, Machines
+from experiments.churn.faulted.listed import UNDISTURBED, Fault, Session
+from experiments.churn.faulted.machines import MBPS, Machines
 from experiments.harness.report import ROOT
 from ravnest.driver.ray.stage_host import PROGRAM
 
@@ -69,11 +69,13 @@ class FaultedRun:
 
     def start(self, *, resume: bool = False) -> None:
         """Start the driver."""
+        site = self.machines.site
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300", "PYTHONUNBUFFERED": "1"}
+        environment["FAULTS_SITE"] = str(site.number)
         more = ["--resume"] if resume else []
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_RUN, "--address", f"{DRIVER_ADDRESS}:6379", *more],
+                [*_RUN, "--address", f"{site.driver}:6379", *more],
                 cwd=self.folder,
                 env=environment,
                 stdout=log,
@@ -166,7 +168,8 @@ def session_of(session: Session, folder: Path, machines: Machines, tell: Callabl
                 tell(record)
                 if record["hung"] or record["over"]:
                     break
-            tell({"end": session.number, **_outcome(run, session, folder)})
+            what = {"undisturbed": True} if session is UNDISTURBED else {"end": session.number}
+            tell({**what, **_outcome(run, session, folder)})
         finally:
             run.end()
             LOGS.mkdir(parents=True, exist_ok=True)
@@ -352,7 +355,7 @@ def _node(run: FaultedRun, stage: str) -> str:
         with suppress(OSError, psutil.Error):
             mine = Path(f"/proc/{process.pid}/ns/net").stat().st_ino
             for node in run.machines.addresses:
-                if Path(f"/run/netns/rvf-{node}").stat().st_ino == mine:
+                if run.machines.site.netns(node).stat().st_ino == mine:
                     return node
     return sorted(run.machines.addresses)[0]
 

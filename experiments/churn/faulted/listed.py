@@ -42,6 +42,10 @@ class Session:
     faults: tuple[Fault, ...]
 
 
+UNDISTURBED = Session(-1, ())
+"""The same run to which nothing happens."""
+
+
 def sessions(count: int, seed: int = 0) -> list[Session]:
     """Return sessions with `count` faults in all, rounded up to whole sessions."""
     early, late = _forever(MOMENTS[:1], seed), _forever(MOMENTS[1:], seed + 1)

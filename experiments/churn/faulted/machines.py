@@ -1,38 +1,72 @@
 """Machines of one site: network namespaces on a bridge, whose links can be cut and slowed. It needs root.
 
-In: names with addresses. Out: namespaces, for the length of a `with` block, and faults of their links.
+In: a site, which names machines and their addresses. Out: namespaces, for the length of a `with` block, and faults of
+their links. Sites are apart, so that a run on each can be under way at once.
 """
 
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
-BRIDGE, DRIVER_ADDRESS = "rvfaults", "10.77.0.1"
-SITE = {"a0": "10.77.0.11", "a1": "10.77.0.12", "b0": "10.77.0.13", "b1": "10.77.0.14"}
-"""The addresses of the machines, as in job/nodes.yaml."""
-PREFIX = "rvf-"
 MBPS = 100.0
 COMMAND_S = 20.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """Four machines and that of the driver, in one /24. Site 0 has the addresses of job/nodes.yaml."""
+
+    number: int = 0
+
+    @property
+    def network(self) -> str:
+        """What all addresses of the site begin with."""
+        return f"10.77.{self.number}."
+
+    @property
+    def bridge(self) -> str:
+        """The name of the bridge to which all links lead."""
+        return f"rvfaults{self.number}"
+
+    @property
+    def driver(self) -> str:
+        """The address of the driver, on the machine that everything else runs on."""
+        return f"{self.network}1"
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The addresses of the machines by name."""
+        return {name: f"{self.network}{11 + index}" for index, name in enumerate(("a0", "a1", "b0", "b1"))}
+
+    def space(self, machine: str) -> str:
+        """The name of a machine's network namespace."""
+        return f"rvf{self.number}-{machine}"
+
+    def netns(self, machine: str) -> Path:
+        """The file of that namespace."""
+        return Path("/run/netns") / self.space(machine)
 
 
 class Machines:
     """The namespaces of a site. The driver's machine is the one that everything else runs on."""
 
-    def __init__(self, addresses: Mapping[str, str]) -> None:
-        """`addresses`: by name, in one /24 with the driver's."""
-        self.addresses = dict(addresses)
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.addresses = dict(site.addresses)
 
     def __enter__(self) -> "Machines":
         self._remove()
-        _ip("link", "add", BRIDGE, "type", "bridge")
-        _ip("addr", "add", f"{DRIVER_ADDRESS}/24", "dev", BRIDGE)
-        _ip("link", "set", BRIDGE, "up")
+        _ip("link", "add", self.site.bridge, "type", "bridge")
+        _ip("addr", "add", f"{self.site.driver}/24", "dev", self.site.bridge)
+        _ip("link", "set", self.site.bridge, "up")
         for name, address in self.addresses.items():
-            space, outside = f"{PREFIX}{name}", f"{PREFIX}{name}"
+            space = self.site.space(name)
             _ip("netns", "add", space)
-            _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-            _ip("link", "set", outside, "master", BRIDGE, "up")
+            _ip("link", "add", space, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", space, "master", self.site.bridge, "up")
             _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")
             _ip("-n", space, "link", "set", "lo", "up")
@@ -46,27 +80,27 @@ class Machines:
 
     def rate(self, name: str, mbps: float) -> None:
         """Give the machine's link this rate in both directions."""
-        space, shape = f"{PREFIX}{name}", ("root", "tbf", "rate", f"{mbps}mbit", "burst", "32k", "latency", "200ms")
+        space, shape = self.site.space(name), ("root", "tbf", "rate", f"{mbps}mbit", "burst", "32k", "latency", "200ms")
         _run("tc", "qdisc", "replace", "dev", space, *shape)
         _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", "eth0", *shape)
 
     def cut(self, name: str, *, off: bool) -> None:
         """Take the machine's link down, or bring it back: nothing is told to either end."""
-        _ip("link", "set", f"{PREFIX}{name}", *(("nomaster",) if off else ("master", BRIDGE)))
+        _ip("link", "set", self.site.space(name), *(("nomaster",) if off else ("master", self.site.bridge)))
 
     def ports(self, name: str) -> list[int]:
         """The TCP ports at which something listens on the machine."""
-        said = _run("ip", "netns", "exec", f"{PREFIX}{name}", "ss", "-Hltn")
+        said = _run("ip", "netns", "exec", self.site.space(name), "ss", "-Hltn")
         return sorted({int(line.split()[3].rpartition(":")[2]) for line in said.splitlines()})
 
     def _remove(self) -> None:
         for name in self.addresses:
             with suppress(RuntimeError):
-                _ip("netns", "del", f"{PREFIX}{name}")
+                _ip("netns", "del", self.site.space(name))
             with suppress(RuntimeError):
-                _ip("link", "del", f"{PREFIX}{name}")
+                _ip("link", "del", self.site.space(name))
         with suppress(RuntimeError):
-            _ip("link", "del", BRIDGE)
+            _ip("link", "del", self.site.bridge)
 
 
 def _ip(*words: str) -> str:
