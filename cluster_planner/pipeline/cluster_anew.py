@@ -95,6 +95,8 @@ def samples_per_s(plan: Plan, names: Collection[str], fleet: Fleet | None = None
     `fleet`: what the nodes can do, where that is not what the plan says.
     """
     clusters = [cluster for cluster in plan.clusters if cluster.name in names]
+    if not clusters:
+        return {}
     rings = [
         replace(ring, members=tuple(member for member in ring.members if member[0] in names)) for ring in plan.rings
     ]

@@ -6,7 +6,7 @@ stages start, and four more while the run trains, each once all clusters train a
 at five moments come in an order by a seed. A link that is cut stays so for 8 or 30 s. After a driver was killed, or a
 run has ended, it is started again with `--resume`. A run that does not go on within four minutes counts as hung. While
 the disk is full nothing is written down, so nothing is known of updates either. What every fault came to stands in
-injected_faults.jsonl, with the commit, which a later call adds to. Two such runs are under way at once.
+injected_faults.jsonl, with the commit, which a later call adds to. Four such runs are under way at once.
 """
 
 import json
@@ -22,7 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from experiments.churn.faulted.injecting import Record, session_of
+from experiments.churn.faulted.faulted_run import Record
+from experiments.churn.faulted.injecting import session_of
 from experiments.churn.faulted.judging import WANTED, judged
 from experiments.churn.faulted.listed import LATER, UNDISTURBED, Session, sessions
 from experiments.churn.faulted.machines import Machines, Site
@@ -30,7 +31,7 @@ from experiments.harness.report import ROOT, Part, commit
 
 JOB = Path(__file__).parent / "faulted" / "job"
 KEPT = Path(__file__).parent / "injected_faults.jsonl"
-SITES = 2
+SITES = 4
 """So many runs are under way at once, each on machines of its own."""
 
 

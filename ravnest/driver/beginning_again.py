@@ -18,7 +18,7 @@ from ravnest.driver.preparation import Prepared
 from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
-from ravnest.recovery import Restarts, look_for_nodes_s, plan_among
+from ravnest.recovery import NodesLeft, Restarts, look_for_nodes_s, plan_among
 from ravnest.recovery.restarting import NODES_WAIT_S
 
 _LOOK_S = 0.25
@@ -45,6 +45,7 @@ def begun_again(
     restarts: Restarts,
     prepared: Prepared,
     plan: Plan,
+    left: NodesLeft,
     address: str | None,
     reason: str,
     watched: Watched,
@@ -56,13 +57,15 @@ def begun_again(
 
     Arguments:
         plan: the plan as the run had it last.
+        left: the nodes that have left with notice. Those that have only given notice, and are alive, are used where
+            the others cannot train the model.
         wanted: says whether the user wants the run to end, which ends the wait.
     """
     checkpoint = latest_checkpoint(prepared)
     wait_s = restarts.after(checkpoint)
     if wait_s is None:
         return None
-    found = _plan_again(prepared, plan, address, watched, wanted)
+    found = _plan_again(prepared, plan, left, address, watched, wanted)
     if found is None:
         return None
     _tell(prepared, watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=found is not plan))
@@ -80,15 +83,25 @@ def latest_checkpoint(prepared: Prepared) -> str | None:
 
 
 def _plan_again(
-    prepared: Prepared, plan: Plan, address: str | None, watched: Watched, wanted: Callable[[], bool]
+    prepared: Prepared,
+    plan: Plan,
+    left: NodesLeft,
+    address: str | None,
+    watched: Watched,
+    wanted: Callable[[], bool],
 ) -> Plan | None:
     """The plan for the nodes that are there, once they can train the model; None where that takes too long."""
     waited_s = 0.0
     while True:
         try:
-            return plan_among(plan, nodes_alive(plan, address, prepared.folder.ray_log))
+            alive = nodes_alive(plan, address, prepared.folder.ray_log)
+            left.look(alive)
+            with suppress(NoFeasiblePlan):
+                return plan_among(plan, left.without(alive))
+            return plan_among(plan, left.if_need_be(alive))
         except (NoFeasiblePlan, RunFailed) as error:  # RunFailed: Ray cannot be asked, as without its head
-            why = str(error)
+            gone = ", ".join(sorted(left.names))
+            why = f"{error}; {gone} left, and `ravnest join` lets a node in again" if gone else str(error)
         except RavnestError as error:
             watched.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
             return None

@@ -36,12 +36,14 @@ class NodeDepartures:
         if stage not in self._control.clusters.stages and not self._starts.stands_by(stage):
             return []
         node = self._rings.plan.cluster(cluster).stages[index].node
-        return self._leave(node, f"node {node!r} has given notice", now_s)
+        return self._leave(node, f"node {node!r} has given notice", now_s, noticed=True)
 
-    def _leave(self, node: str, reason: str, now_s: float, *, by_clock: bool = False) -> list[Instruction]:
+    def _leave(
+        self, node: str, reason: str, now_s: float, *, by_clock: bool = False, noticed: bool = False
+    ) -> list[Instruction]:
         """The clusters that have a stage on the node leave with notice, and nothing is started there."""
         replacements, out = self._starts.replacements, list[Instruction]()
-        replacements.node_left(node, by_clock=by_clock)
+        replacements.node_left(node, by_clock=by_clock, noticed=noticed)
         for cluster in [each.name for each in self._rings.plan.clusters if node in [one.node for one in each.stages]]:
             if cluster in replacements.starting:
                 for said in self._starts.failed(cluster, reason, self._rings, now_s):

@@ -83,19 +83,29 @@ def put_request(folder: Path, request: Request) -> None:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", path=str(folder / name)) from None
 
 
-def take_requests(folder: Path, kinds: Collection[str] = _EVERY) -> list[Request]:
-    """Take the requests of a run's folder that are of these kinds, the oldest first. They are gone then."""
+def take_requests(
+    folder: Path, kinds: Collection[str] = _EVERY, *, nodes: Collection[str] | None = None
+) -> list[Request]:
+    """Take the requests of a run's folder that are of these kinds, the oldest first. They are gone then.
+
+    `nodes`: of those about a node, take only what is asked of one of these; None: of any.
+    """
     found: list[Request] = []
+
+    def is_asked(request: Request) -> bool:
+        elsewhere = isinstance(request, NodeRequest) and nodes is not None and request.node not in nodes
+        return request.kind in kinds and not elsewhere
+
     for path in sorted(folder.glob(REQUESTS)):
         try:
             request = _parsed(path.read_bytes()[:_MOST_BYTES])
-            if request is None or request.kind in kinds:
+            if request is None or is_asked(request):
                 if isinstance(request, NodeRequest):
                     request = replace(request, fleet=_taken_fleet(_fleet_of(path)))
                 path.unlink()
         except OSError:
             continue  # it is tried again
-        if request is not None and request.kind in kinds:
+        if request is not None and is_asked(request):
             found.append(request)
     return found
 

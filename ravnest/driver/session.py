@@ -48,7 +48,7 @@ from ravnest.driver.warm_spares import SpareNeeds, WarmSpares
 from ravnest.job.config import Job
 from ravnest.job.materials import baselines_of, search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, Replacements, further_clusters
+from ravnest.recovery import HourWatch, NodesLeft, Replacements, further_clusters
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageAddress, StageSetup
@@ -70,6 +70,7 @@ def train(
     encrypt: bool = False,
     timeline: bool = False,
     limit: report.RunLimit = report.NO_LIMIT,
+    left: NodesLeft | None = None,
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
@@ -82,6 +83,7 @@ def train(
         encrypt: messages between the processes travel encrypted, with keys of this session.
         timeline: write trace.json, also of a run that fails.
         limit: an end that may come before the job's own.
+        left: the nodes that have left the run with notice. It knows afterwards who has left and come back meanwhile.
         observer: is told of each event.
         interrupt: says whether the user wants the run to end.
 
@@ -154,7 +156,9 @@ def train(
                 ),
                 record,
                 stop_wanted=lambda: interrupt.wanted,
-                recovery=_recovery(prepared, address, stages, ray, setups_by, control, rings, record, disk, outbox),
+                recovery=_recovery(
+                    prepared, address, stages, ray, setups_by, control, rings, record, disk, outbox, left or NodesLeft()
+                ),
                 trace=trace,
             )
             interrupt.gracefully = True
@@ -178,15 +182,16 @@ def _recovery(
     record: RunRecord,
     disk: Executor,
     outbox: Outbox,
+    left: NodesLeft,
 ) -> Recovery:
     """What starts lost clusters anew and lets nodes come and go. In a rehearsal no clock asks, nor does it remember."""
     plan, endpoint, real = prepared.plan, stages.endpoint, setups_by.imitate is None
     donors = StateDonors(rings, endpoint, record.restored, record.notice)
-    replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan))
+    replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan), left=left)
     for name in () if stages.standing is None else stages.standing.away:
         replacements.lost(name, 0, time.monotonic())
     for node in () if prepared.takes_over is None else prepared.takes_over.left:
-        replacements.node_left(node)
+        left.leave(node)
     check = partial(_joins, prepared, stages.places)
     needs = SpareNeeds(setups_by, check, record.happened, record.notice, shadows_among, setups_by.keys)
     warm = WarmSpares(rings, endpoint, ray, donors, control.rounds, needs)

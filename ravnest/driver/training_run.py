@@ -7,7 +7,7 @@ to go on. The three steps stand in preparation.py, session.py and outcome.py.
 import shlex
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from cluster_planner import Plan, load_plan, save_plan
 from ravnest.checkpoints.run_folder import RunFolder, owned_folder
 from ravnest.driver.beginning_again import begun_again
 from ravnest.driver.imitation import Imitation, device_of
-from ravnest.driver.node_requests import take_requests
+from ravnest.driver.node_requests import NodeRequest, take_requests
 from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
 from ravnest.driver.outcome import finish
@@ -28,7 +28,7 @@ from ravnest.driver.session import train
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, any_reached
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, NotWritten, RavnestError, RunFailed
-from ravnest.recovery import Restarts
+from ravnest.recovery import NodesLeft, Restarts
 from ravnest.stage.device import require_device
 
 _LEAST_S = 1.0
@@ -77,77 +77,130 @@ def run(
     """
     if address is not None:
         check_address(address)
-
-    def tell(said: str) -> None:
-        observer.on(report.NoticeEvent(said))
-
-    if address is None:
+    else:
         require_devices(plan, imitate)
     with (
         StopOnInterrupt() as interrupt,
-        owned_folder(out_dir, resume=resume, tell=tell) as folder,
+        owned_folder(out_dir, resume=resume, tell=lambda said: observer.on(report.NoticeEvent(said))) as folder,
         NodeWatch(address, folder.ray_log) as nodes,
     ):
         take_requests(folder.path)  # of a session before this one
-        taking = _to_take_over(folder, plan_path or folder.plan, address, tell) if resume else None
-        restarts, watched, begun = Restarts(), _Watched(observer, folder.path), False
+        how = _How(address, imitate, encrypt, timeline, limit)
+        watched = _Watched(observer, folder.path)
+        return _Sessions(how, plan, plan_path, folder, watched, interrupt, nodes, resume, other_data).until_the_end()
 
-        def with_comers(plan: Plan) -> Plan:
-            """The plan with whoever had come to the run, which is told."""
-            alive = partial(nodes_alive, address=address, log=folder.ray_log)
-            grown = plan_with_comers(folder.path, plan, plan_path or folder.plan, alive)
-            if grown is not plan:
-                names = [node.name for node in grown.fleet.nodes if node.name not in plan.fleet.names]
-                tell(f"{', '.join(names)}, which had come to the run, may take part again")
-            return grown
 
-        plan = with_comers(plan) if resume else plan
+@dataclass(frozen=True)
+class _How:
+    """How all sessions of a run go: see `run`."""
+
+    address: str | None
+    imitate: Imitation | None
+    encrypt: bool
+    timeline: bool
+    limit: report.RunLimit
+
+
+@dataclass
+class _Sessions:
+    """The sessions of a run, one after another, until one comes to the end of the job."""
+
+    how: _How
+    plan: Plan
+    plan_path: Path | None
+    folder: RunFolder
+    watched: "_Watched"
+    interrupt: StopOnInterrupt
+    nodes: NodeWatch
+    resume: bool
+    """Whether the next session goes on from the last checkpoint."""
+    other_data: bool
+    restarts: Restarts = field(default_factory=Restarts)
+    left: NodesLeft = field(default_factory=NodesLeft)
+    """The nodes that have left with notice: no session starts anything there before they are back."""
+    taking: tuple[DriverState, Plan] | None = None
+    """What the next session takes over of another driver's."""
+    begun: bool = False
+    """Whether the run has begun again."""
+
+    def until_the_end(self) -> report.RunResult:
+        """Train. Raises the error that ended the run."""
+        if self.resume:
+            self.taking = _to_take_over(self.folder, self._read_from, self.how.address, self._tell)
+            self.plan = self._with_comers(self.plan)
+        how = self.how
         while True:
-            prepared = prepare(
-                plan if taking is None else taking[1],
-                plan_path or folder.plan,
-                folder.path,
-                resume=resume,
-                other_data=other_data,
-                takes_over=None if taking is None else taking[0],
-                observer=watched,
-            )
-            if taking is None:
-                _begin(prepared, plan_path, rehearsal=imitate is not None, again=begun)
-            nodes.start(folder.path)
+            prepared = self._prepared()
             try:
                 record, control = train(
                     prepared,
-                    address,
-                    imitate=imitate,
-                    encrypt=encrypt,
-                    timeline=timeline,
-                    limit=watched.left_of(limit, prepared, 1.0 if imitate is None else imitate.speed),
-                    observer=watched,
-                    interrupt=interrupt,
+                    how.address,
+                    imitate=how.imitate,
+                    encrypt=how.encrypt,
+                    timeline=how.timeline,
+                    limit=self.watched.left_of(how.limit, prepared, 1.0 if how.imitate is None else how.imitate.speed),
+                    left=self.left,
+                    observer=self.watched,
+                    interrupt=self.interrupt,
                 )
             except NothingToTakeOver as error:
-                tell(f"{error}: resuming from the last checkpoint")
-                taking = None
-                interrupt.gracefully = False
-                continue
+                self._tell(f"{error}: resuming from the last checkpoint")
+                self.taking = None
             except RavnestError as error:
-                gone = isinstance(error, NodeNotThere) and begun  # it was there when the run was planned
-                if isinstance(error, TakenOver) or (isinstance(error, InvalidInput | Interrupted) and not gone):
-                    raise
-                anew, last = None, prepared.plan
-                if isinstance(error, NodeLost | NodeNotThere) and not interrupt.wanted:
-                    last = with_comers(prepared.plan)
-                    wanted = partial(_wants_end, interrupt, folder.path)
-                    anew = begun_again(restarts, prepared, last, address, str(error), watched, wanted)
-                if anew is None:
-                    advice = _advice(prepared, address, encrypt=encrypt, trained=watched.training)
-                    raise _failure(error, prepared.folder.ray_log, advice) from error
-                plan, plan_path = anew.plan, (plan_path if anew.plan is last else None)
-                resume, other_data, taking, begun = anew.resumes, anew.resumes, None, True
-                interrupt.gracefully = False
-                continue
-            return finish(prepared, record, control, encrypted=encrypt)
+                self._begin_again(prepared, error)
+            else:
+                return finish(prepared, record, control, encrypted=how.encrypt)
+            self.interrupt.gracefully = False
+
+    @property
+    def _read_from(self) -> Path:
+        return self.plan_path or self.folder.plan
+
+    def _tell(self, said: str) -> None:
+        self.watched.on(report.NoticeEvent(said))
+
+    def _prepared(self) -> Prepared:
+        """Prepare the next session, and make the run's folder unless it is another driver's session."""
+        prepared = prepare(
+            self.plan if self.taking is None else self.taking[1],
+            self._read_from,
+            self.folder.path,
+            resume=self.resume,
+            other_data=self.other_data,
+            takes_over=None if self.taking is None else self.taking[0],
+            observer=self.watched,
+        )
+        if self.taking is None:
+            _begin(prepared, self.plan_path, rehearsal=self.how.imitate is not None, again=self.begun)
+        self.nodes.start(self.folder.path)
+        return prepared
+
+    def _begin_again(self, prepared: Prepared, error: RavnestError) -> None:
+        """Let the next session begin again after the loss of all clusters. Raises the `error` with what helps where
+        there is to be none."""
+        gone = isinstance(error, NodeNotThere) and self.begun  # it was there when the run was planned
+        if isinstance(error, TakenOver) or (isinstance(error, InvalidInput | Interrupted) and not gone):
+            raise error
+        anew, last = None, prepared.plan
+        if isinstance(error, NodeLost | NodeNotThere) and not self.interrupt.wanted:
+            last = self._with_comers(prepared.plan)
+            wanted = partial(_wants_end, self.interrupt, self.folder.path, self.left)
+            address = self.how.address
+            anew = begun_again(self.restarts, prepared, last, self.left, address, str(error), self.watched, wanted)
+        if anew is None:
+            advice = _advice(prepared, self.how.address, encrypt=self.how.encrypt, trained=self.watched.training)
+            raise _failure(error, prepared.folder.ray_log, advice) from error
+        self.plan, self.plan_path = anew.plan, (self.plan_path if anew.plan is last else None)
+        self.resume, self.other_data, self.taking, self.begun = anew.resumes, anew.resumes, None, True
+
+    def _with_comers(self, plan: Plan) -> Plan:
+        """The plan with whoever had come to the run, which is told."""
+        alive = partial(nodes_alive, address=self.how.address, log=self.folder.ray_log)
+        grown = plan_with_comers(self.folder.path, plan, self._read_from, alive)
+        if grown is not plan:
+            names = [node.name for node in grown.fleet.nodes if node.name not in plan.fleet.names]
+            self._tell(f"{', '.join(names)}, which had come to the run, may take part again")
+        return grown
 
 
 def _failure(error: RavnestError, ray_log: Path, advice: str | None) -> RunFailed:
@@ -157,8 +210,11 @@ def _failure(error: RavnestError, ray_log: Path, advice: str | None) -> RunFaile
     return type(error)(text) if isinstance(error, NodeLost | NotWritten) else RunFailed(text)
 
 
-def _wants_end(interrupt: StopOnInterrupt, folder: Path) -> bool:
-    """Whether the user wants a run to end that does not train now."""
+def _wants_end(interrupt: StopOnInterrupt, folder: Path, left: NodesLeft) -> bool:
+    """Whether the user wants a run to end that does not train now. Nodes that users let in again are back."""
+    for request in take_requests(folder, ("join",), nodes=left.names):
+        if isinstance(request, NodeRequest):
+            left.back(request.node)
     if take_requests(folder, ("stop", "stop_now")):
         raise Interrupted("ended before it began again, as it was asked to; --resume goes on from the last checkpoint")
     return interrupt.wanted

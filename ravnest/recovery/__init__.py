@@ -7,6 +7,7 @@ plan a run goes on of which no cluster is left. The driver carries it out for re
 from ravnest.recovery.donors import Donors, Giver, Need, Restored
 from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_nodes
+from ravnest.recovery.nodes_left import NodesLeft
 from ravnest.recovery.placing import Nodes, Place, Placement, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.replanning import Replanning, lasts_s
@@ -23,6 +24,7 @@ __all__ = [
     "Need",
     "NodeSlow",
     "Nodes",
+    "NodesLeft",
     "Order",
     "Place",
     "Placement",

@@ -18,6 +18,7 @@ from typing import Literal
 from cluster_planner import Plan
 from ravnest.pipeline import stage_name
 from ravnest.recovery.improving import Improvement, addition, improvement
+from ravnest.recovery.nodes_left import NodesLeft
 from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused
 
 FIRST_WAIT_S = 2.0
@@ -124,9 +125,11 @@ class _Away:
 class Replacements:
     """The clusters of a run that are away, and what is done about each."""
 
-    def __init__(self, plan: Plan, *, start_s: float, further: Collection[str] = ()) -> None:
+    def __init__(
+        self, plan: Plan, *, start_s: float, further: Collection[str] = (), left: NodesLeft | None = None
+    ) -> None:
         """`start_s`: the longest that processes may take until they listen. `further`: the names that clusters may get
-        which are made of nodes that come."""
+        which are made of nodes that come. `left`: the nodes on which nothing is started before they are back."""
         self._further = tuple(further)
         self.plan = plan
         """The plan, with the stages as they are now."""
@@ -136,10 +139,7 @@ class Replacements:
         nothing of those that were not there."""
         self._start_s = start_s
         self._away: dict[str, _Away] = {}
-        self._left: set[str] = set()
-        """The nodes that left with notice. Nothing is started there before they are back."""
-        self._off_hours: set[str] = set()
-        """Those of them that the clock took out. Only it, or a user, lets them in again."""
+        self._left = NodesLeft() if left is None else left
         self._left_look_s = 0.0
         """When it is looked next whether one of them is switched off by now, or was and is there again."""
         self._before: dict[str, list[float]] = {}
@@ -161,7 +161,7 @@ class Replacements:
     @property
     def left(self) -> frozenset[str]:
         """The nodes that have given notice, and are not back."""
-        return frozenset(self._left)
+        return self._left.names
 
     @property
     def begun(self) -> set[str] | None:
@@ -179,18 +179,13 @@ class Replacements:
         due_s = now_s if at_once else now_s + FIRST_WAIT_S
         self._away[cluster] = _Away(now_s, samples, due_s, starts=starts, better=better)
 
-    def node_left(self, node: str, *, by_clock: bool = False) -> None:
-        """A node leaves with notice: nothing is started there, until it is back or was gone in between.
-
-        `by_clock`: since its hours end; then it does not matter whether it was gone in between.
-        """
-        self._left.add(node)
-        self._off_hours |= {node} if by_clock else set()
+    def node_left(self, node: str, *, by_clock: bool = False, noticed: bool = False) -> None:
+        """A node leaves with notice (NodesLeft.leave): nothing is started there until it is back."""
+        self._left.leave(node, by_clock=by_clock, noticed=noticed)
 
     def node_back(self, node: str, now_s: float) -> None:
         """A node that had left is back: a cluster that waits for it is tried at once."""
-        self._left.discard(node)
-        self._off_hours.discard(node)
+        self._left.back(node)
         self._idle.discard(node)
         self._look_s = now_s + LOOK_AGAIN_S
         for away in self._away.values():
@@ -215,7 +210,7 @@ class Replacements:
         """Whether a try is due, or one has taken too long: then `tick` has something to do."""
         if self._look_s is not None and now_s >= self._look_s:
             return True
-        if self._left and now_s >= self._left_look_s:
+        if self.left and now_s >= self._left_look_s:
             return True
         return any(self._is_due(away, now_s) or self._late(away, now_s) for away in self._away.values())
 
@@ -232,17 +227,17 @@ class Replacements:
         more is to be done at once. `warm`: the nodes of warm spares, by the lost stage of which they hold the anchor.
         """
         orders: list[Order] = []
-        self._left &= {*alive, *self._off_hours}  # one that was switched off, and is there again, is back
+        self._left.look(alive)
         self._left_look_s = now_s + LOOK_AGAIN_S
         for name, away in list(self._away.items()):
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
-                orders += self._try(name, away, set(alive) - self._left, now_s, rest_s, warm)
+                orders += self._try(name, away, self._left.without(alive), now_s, rest_s, warm)
                 if away.phase == "starting":
                     return orders
         if self._look_s is not None and now_s >= self._look_s:
-            orders += self._improve(set(alive) - self._left, now_s, rest_s)
+            orders += self._improve(self._left.without(alive), now_s, rest_s)
         return orders
 
     def _improve(self, alive: Collection[str], now_s: float, rest_s: float) -> list[Order]:

@@ -75,8 +75,8 @@ class RoundsMember:
         self.machine = rounds.EpochMember(stage.who, paused=joins)
         self.follows_to = 0 if joins else None
         """The last open round that a stage follows which does not train yet; None for one that trains."""
-        self.awaits = 0
-        """How many pieces of the anchor are on their way."""
+        self.awaits: set[str] = set()
+        """The rings whose pieces of the anchor are on their way."""
         self.merged = 0
         self.train_from: tuple[int, int] | None = None
         """(the last round to follow, updates that its cluster has made), once it is to train."""
@@ -136,10 +136,10 @@ class RoundsMember:
             self.follows_to = max(self.follows_to, up_to)
             self._follow()
 
-    def state_came(self, _: None) -> None:
-        """One more piece of the anchor is here."""
-        if self.stage.receive(self.state_came, None):
-            self.awaits -= 1
+    def state_came(self, ring: str) -> None:
+        """The piece of the anchor that is of a ring is here."""
+        if self.stage.receive(self.state_came, ring) and ring in self.awaits:
+            self.awaits.discard(ring)
             if not self.awaits:
                 self.rounds.control(self.rounds.holds, self.stage.who)
 
@@ -201,7 +201,7 @@ class RingPart:
         """Send a member that joins the anchor and the state of the optimizers."""
         if self.member.stage.receive(self.send_state, who):
             n_bytes = int(self.ring.elements * self.ring.state_bytes)
-            self._path(who).transmit(Lane.BULK, n_bytes, self.others[who].member.state_came, None)
+            self._path(who).transmit(Lane.BULK, n_bytes, self.others[who].member.state_came, self.name)
 
     def handle(self, number: int, event: RingEvent) -> None:
         machine = self.machines.get(number)

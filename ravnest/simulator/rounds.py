@@ -26,8 +26,8 @@ class _Newcomer:
     """Its stages that do not hold the anchor yet."""
     first_round: int | None = None
     """The first round that it takes part in; None before its epoch has begun."""
-    sent: bool = False
-    """Whether the anchor is on its way."""
+    donors: dict[tuple[str, str], str] | None = None
+    """By stage and ring: who sends that piece of the anchor. None before it is on its way."""
 
 
 class VirtualRounds:
@@ -112,6 +112,7 @@ class VirtualRounds:
         self._newcomers.pop(cluster, None)
         self._drained_updates.pop(cluster, None)
         self.leaving.pop(cluster, None)
+        self._find_other_donors(cluster)
         if not set(self.training) - self.leaving.keys():
             for stages in self._clusters.values():
                 for stage in stages:
@@ -180,6 +181,7 @@ class VirtualRounds:
     def _add(self, who: str, member: RoundsMember) -> None:
         self._members[who] = member
         for name, ring in self._rings.items():
+            self._parts[name].pop(who, None)  # with other cuts a stage of this name may have held this ring before
             if who in ring.members:
                 part = self._parts[name][who] = RingPart(name, ring, member, self._world)
                 part.others = self._parts[name]
@@ -207,14 +209,29 @@ class VirtualRounds:
         """The round `number` is committed: whoever can use its anchor and has none gets it from ring members."""
         promised: dict[str, float] = {}
         for cluster, newcomer in self._newcomers.items():
-            if newcomer.sent or newcomer.first_round is None or number < newcomer.first_round - 1:
+            early = newcomer.first_round is None or number < newcomer.first_round - 1
+            if newcomer.donors is not None or early:
                 continue
-            newcomer.sent = True
+            newcomer.donors = {}
             for stage in self._clusters[cluster]:
                 member = self._members[stage.who]
-                member.awaits = len(member.parts)
+                member.awaits = set(member.parts)
                 for name in member.parts:
-                    self.control(self._donor(name, promised).send_state, stage.who)
+                    self._ask_donor(newcomer, stage.who, name, promised)
+
+    def _ask_donor(self, newcomer: _Newcomer, who: str, ring: str, promised: dict[str, float]) -> None:
+        donor = self._donor(ring, promised)
+        if newcomer.donors is not None:
+            newcomer.donors[who, ring] = donor.who
+        self.control(donor.send_state, who)
+
+    def _find_other_donors(self, lost: str) -> None:
+        """Others send what stages of a lost cluster were to send, where any are left that train."""
+        promised: dict[str, float] = {}
+        for newcomer in self._newcomers.values() if self.training else ():
+            for (who, ring), donor in tuple((newcomer.donors or {}).items()):
+                if self._members[donor].stage.cluster == lost and ring in self._members[who].awaits:
+                    self._ask_donor(newcomer, who, ring, promised)
 
     def _donor(self, ring: str, promised: dict[str, float]) -> RingPart:
         """The member of a ring that trains and whose uplink has sent its state, and what it has `promised` (bytes, by

@@ -17,7 +17,16 @@ from typing import Any
 from cluster_planner import Cluster, NoFeasiblePlan, Plan, Stage, samples_per_s
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, MoveCluster, Replacements, Replanning, StartCluster, further_clusters, lasts_s
+from ravnest.recovery import (
+    HourWatch,
+    MoveCluster,
+    NodesLeft,
+    Replacements,
+    Replanning,
+    StartCluster,
+    further_clusters,
+    lasts_s,
+)
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.presence import NodeChange, Presence
@@ -54,13 +63,10 @@ class Session:
         planner: Planner,
         seed: int,
         start_s: float = 0.0,
+        left: NodesLeft | None = None,
     ) -> None:
-        """
-        Arguments:
-            hours: what acts the nodes' hours out.
-            planner: makes other plans.
-            start_s: the moment at which the clusters begin to train.
-        """
+        """`hours` acts the nodes' hours out. `planner` makes other plans. From `start_s` on the clusters train. `left`:
+        the nodes that have left with notice, in all sessions of the run."""
         self._planner = planner
         self._replanning = Replanning(scenario.restart_s) if scenario.plans_anew else None
         self._best: tuple[frozenset[str], Plan | None, float] = (frozenset(), None, 0.0)
@@ -80,7 +86,7 @@ class Session:
         self.run = VirtualRun(
             self.fleet, traced=False, slowness=slowness if scenario.compute_jitter else None, seed=seed, start_s=start_s
         )
-        self._replacements = Replacements(plan, start_s=START_LIMIT_S, further=further_clusters(plan))
+        self._replacements = Replacements(plan, start_s=START_LIMIT_S, further=further_clusters(plan), left=left)
         for node in () if hours is None else hours.away:
             self._replacements.node_left(node)
         self._machine_of = {node: self.fleet.node_of[who] for node, who in self._stages().items()}
@@ -188,7 +194,7 @@ class Session:
                 self._replacements.node_back(change.node, clock.now_s)
                 self._keep_looking()
             case "notice":
-                self._replacements.node_left(change.node)
+                self._replacements.node_left(change.node, noticed=True)
                 self._leave(change.node, f"node {change.node!r} leaves: {change.why}")
 
     def _leave(self, node: str, reason: str) -> None:

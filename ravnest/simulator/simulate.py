@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from cluster_planner import NoFeasiblePlan, Plan
 from ravnest.errors import InvalidInput
-from ravnest.recovery import HourWatch, Restarts, can_begin, plan_for
+from ravnest.recovery import HourWatch, NodesLeft, Restarts, can_begin, plan_for
 from ravnest.recovery.restarting import FIRST_WAIT_S, NODES_WAIT_S
 from ravnest.simulator.figures import read
 from ravnest.simulator.presence import Presence, absent_at_first
@@ -79,6 +80,7 @@ class _Simulation:
         self._changes = scenario.changes()
         self._presence = Presence(plan.fleet.names, absent_at_first(self._changes))
         self._hours = None if scenario.begins_at_hour is None else HourWatch(plan.fleet.nodes)
+        self._left = NodesLeft()
         self._sessions: list[Session] = []
         self._begun_anew: list[BegunAnew] = []
         self._kept = 0
@@ -108,6 +110,7 @@ class _Simulation:
                 planner=self._planner,
                 seed=self._seed,
                 start_s=start_s,
+                left=self._left,
             )
             self._sessions.append(session)
             ended_s = self._train(session, samples, seconds, on_progress, stop)
@@ -200,11 +203,12 @@ class _Simulation:
 
     def _among(self, plan: Plan) -> Plan | None:
         away = frozenset() if self._hours is None else self._hours.away
-        try:
-            alive = self._presence.alive(self._presence.now_s) - away
-            return plan if can_begin(plan, alive) else self._planner(plan, alive)
-        except NoFeasiblePlan:
-            return None
+        alive = self._presence.alive(self._presence.now_s) - away
+        self._left.look(alive)
+        for nodes in (self._left.without(alive), self._left.if_need_be(alive)):
+            with suppress(NoFeasiblePlan):
+                return plan if can_begin(plan, nodes) else self._planner(plan, nodes)
+        return None
 
 
 def _nodes(plan: Plan) -> set[str]:

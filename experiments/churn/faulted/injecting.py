@@ -4,33 +4,25 @@ In: a session of the list, a folder with a plan, machines. Out: a record for eac
 """
 
 import json
-import os
 import random
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from experiments.churn.faulted.faulted_run import HUNG_S, Ended, FaultedRun, Hung, Record, small_disk
 from experiments.churn.faulted.listed import UNDISTURBED, Fault, Session
 from experiments.churn.faulted.machines import MBPS, Machines
 from experiments.harness.report import ROOT
-from ravnest.driver.ray.stage_host import PROGRAM
 
-Record = dict[str, Any]
 LOGS = ROOT / "runs" / "experiments" / "churn" / "faults"
 """Where what each run has said is kept."""
-HUNG_S = 240.0
-"""A run that has not gone on for so long after a fault counts as hung."""
 FREEZE_S, SLOW_S, FULL_S = 20.0, 15.0, 15.0
 CUT_S = (8.0, 30.0)
 _NOTICED = {
@@ -42,117 +34,6 @@ _NOTICED = {
 NOTICED_S = 30.0
 AWAY_S = 2.0
 """How long a driver is away that was killed."""
-DISK_BYTES = 24 << 20
-_LOOK_S = 0.05
-_RUN = [sys.executable, "-m", "experiments.churn.faulted.in_namespaces", "run", "plan.yaml", "--out", "disk/r"]
-
-
-class Hung(Exception):
-    """The run does not go on."""
-
-
-class Ended(Exception):
-    """The run has ended."""
-
-
-class FaultedRun:
-    """A run in a folder, started again where its driver was killed."""
-
-    def __init__(self, folder: Path, machines: Machines) -> None:
-        self.folder = folder
-        self.machines = machines
-        self._log = folder / "output.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._read = 0
-        self.records: list[tuple[float, Record]] = []
-        """All lines of metrics.jsonl so far, each with the moment at which it was seen."""
-
-    def start(self, *, resume: bool = False) -> None:
-        """Start the driver."""
-        site = self.machines.site
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300", "PYTHONUNBUFFERED": "1"}
-        environment["FAULTS_SITE"] = str(site.number)
-        more = ["--resume"] if resume else []
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*_RUN, "--address", f"{site.driver}:6379", *more],
-                cwd=self.folder,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-
-    @property
-    def code(self) -> int | None:
-        """The exit code of the driver; None while it runs."""
-        return None if self._process is None else self._process.poll()
-
-    @property
-    def output(self) -> str:
-        """All that drivers have printed."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    def kill(self) -> None:
-        """Kill the driver."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def stages(self) -> dict[str, psutil.Process]:
-        """The stages' processes of this run by name, also of those whose driver is gone."""
-        found = {}
-        for process in psutil.process_iter(["cmdline", "cwd"]):
-            words = process.info["cmdline"] or []
-            if words[1:3] == ["-m", PROGRAM] and process.info["cwd"] == str(self.folder):
-                found[words[3]] = process
-        return found
-
-    def look(self) -> None:
-        """Read what was written to metrics.jsonl since the last look."""
-        with suppress(OSError), (self.folder / "disk/r/metrics.jsonl").open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-            whole = text.rfind(b"\n") + 1
-            self._read += whole
-            now_s = time.monotonic()
-            for line in text[:whole].splitlines():
-                with suppress(ValueError):
-                    self.records.append((now_s, json.loads(line)))
-
-    def until(self, what: Callable[[], bool], deadline_s: float = HUNG_S) -> None:
-        """Wait. Raises Hung past the deadline, and Ended where the run ends before."""
-        until_s = time.monotonic() + deadline_s
-        while True:
-            self.look()
-            if what():
-                return
-            if self.code is not None:
-                raise Ended
-            if time.monotonic() > until_s:
-                raise Hung
-            time.sleep(_LOOK_S)
-
-    def since(self, moment_s: float, *kinds: str) -> list[Record]:
-        """The records of these kinds that were seen since then."""
-        return [record for at_s, record in self.records if at_s >= moment_s and record["kind"] in kinds]
-
-    def last_update_s(self, cluster: str, since_s: float) -> list[float]:
-        """The moments of the cluster's updates since then."""
-        return [
-            at_s
-            for at_s, one in self.records
-            if at_s >= since_s and one["kind"] == "update" and one["cluster"] == cluster
-        ]
-
-    def end(self) -> None:
-        """Kill whatever is left of the run."""
-        self.kill()
-        for process in self.stages().values():
-            with suppress(psutil.Error):
-                os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-
-
 CLUSTERS = ("c0", "c1")
 
 
@@ -176,18 +57,6 @@ def session_of(session: Session, folder: Path, machines: Machines, tell: Callabl
             for name in ("output.log", "disk/r/metrics.jsonl"):
                 with suppress(OSError):
                     shutil.copyfile(folder / name, LOGS / f"{session.number}-{Path(name).name}")
-
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """A small file system at this place."""
-    place.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "rvfaults", str(place)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _happens(run: FaultedRun, fault: Fault, machines: Machines) -> Record:

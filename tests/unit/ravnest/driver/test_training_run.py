@@ -21,6 +21,7 @@ from ravnest.driver.preparation import writer_opener
 from ravnest.driver.run_store import TakenOver
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RunFailed, WrongMessage
 from ravnest.job.config import Job
+from ravnest.recovery import NodesLeft
 from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import tiny_job
 
@@ -148,6 +149,8 @@ class Sessions:
         self.waits: list[float] = []
         self.alive = {node.name for node in plan.fleet.nodes}
         self.saves = True
+        self.leave: Sequence[str] = ()
+        """The nodes that leave with notice in the session that comes next."""
         self.job, self.folder = job, folder
         monkeypatch.setattr(driver, "prepare", self.prepare)
         monkeypatch.setattr(driver, "train", self.train)
@@ -165,8 +168,19 @@ class Sessions:
         self.resumed.append(resume)
         return SimpleNamespace(folder=self.folder, plan=plan, job=self.job, plan_path=plan_path)
 
-    def train(self, prepared: Any, *_: object, observer: report.Observer, limit: report.RunLimit, **__: object) -> Any:
+    def train(
+        self,
+        prepared: Any,
+        *_: object,
+        observer: report.Observer,
+        limit: report.RunLimit,
+        left: NodesLeft,
+        **__: object,
+    ) -> Any:
         self.limits.append(limit)
+        for node in self.leave:
+            left.leave(node)
+        self.leave = ()
         if self.trains or not self.left:
             observer.on(report.PhaseEvent("training"))
         if not self.left:
@@ -213,6 +227,39 @@ def test_a_run_whose_nodes_are_gone_goes_on_by_a_plan_for_the_others(
     assert gone not in nodes
     assert [event.planned_anew for event in restarted(observer)] == [True]
     assert gone in folder.plan.read_text(), "the new plan is in the folder, and the node a spare of it"
+
+
+def test_a_node_that_has_left_is_left_out_when_the_run_begins_again(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions = Sessions(monkeypatch, plan, job, folder, [30.0, 30.0])
+    gone = plan.clusters[0].stages[0].node
+    sessions.leave = (gone,)
+    driver.run(plan, folder.plan, out_dir=folder.path, observer=Recorded())
+    for again in sessions.plans[1:]:
+        assert gone not in {stage.node for cluster in again.clusters for stage in cluster.stages}
+
+
+def test_where_all_nodes_have_left_the_run_waits_until_a_user_lets_them_in_again(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [30.0]), Recorded()
+    sessions.leave = tuple(sessions.alive)
+    waited = sessions.waited
+
+    def waits(seconds: float) -> None:
+        waited(seconds)
+        if len(sessions.waits) == 1:
+            put_request(folder.path, NodeRequest("join", "nobody"))
+            for node in sessions.alive:
+                put_request(folder.path, NodeRequest("join", node))
+
+    monkeypatch.setattr(beginning_again.time, "sleep", waits)
+    assert str(driver.run(plan, folder.plan, out_dir=folder.path, observer=observer)) == "finished"
+    (event,) = [event for event in observer.events if isinstance(event, report.WaitsForNodesEvent)]
+    assert "`ravnest join` lets a node in again" in event.reason
+    assert sessions.plans == [plan, plan]
+    assert len(list(folder.path.glob(".request-*"))) == 1, "that of a node that the run does not know is for later"
 
 
 def test_a_run_that_comes_to_no_other_checkpoint_ends_after_some_tries(

@@ -25,6 +25,13 @@ def with_spare(plan: Plan, **changes: object) -> Plan:
 
 
 SPARED = with_spare(HOME)
+NEW = [replace(node, name=f"new{index}") for index, node in enumerate(HOME.fleet.nodes[:2])]
+WITH_NEW = replace(
+    HOME,
+    fleet=replace(HOME.fleet, nodes=(*HOME.fleet.nodes, *NEW)),
+    spares=(*HOME.spares, *(Spare(node.name, "") for node in NEW)),
+)
+"""Two nodes more, which hold the model together."""
 
 
 def kept(run: SimulatedRun) -> float:
@@ -127,13 +134,7 @@ def test_a_trace_brings_and_takes_nodes() -> None:
 
 def test_nodes_that_come_and_hold_the_model_together_are_a_further_cluster() -> None:
     """As in a real run: nobody leaves for it, and it trains from the anchor of today."""
-    new = [replace(node, name=f"new{index}") for index, node in enumerate(HOME.fleet.nodes[:2])]
-    plan = replace(
-        HOME,
-        fleet=replace(HOME.fleet, nodes=(*HOME.fleet.nodes, *new)),
-        spares=(*HOME.spares, *(Spare(node.name, "") for node in new)),
-    )
-    joins = tuple(Join(node.name, 40.0) for node in new)
+    plan, joins = WITH_NEW, tuple(Join(node.name, 40.0) for node in NEW)
     jittery = Scenario(joins=joins, restart_s=5.0, compute_jitter=0.1)
     result = simulate(plan, jittery, seconds=200.0)
     assert result.clusters_lost == ()
@@ -256,3 +257,21 @@ def test_the_only_cluster_is_saved_when_its_node_gives_notice() -> None:
     assert again.lost_s == 90.0
     assert again.samples == 0, "no round was committed after the one that was opened for the checkpoint"
     assert kept(result) > 0.8 * 80.0 / 120.0 * simulate(SMALL, Scenario(trace=few(500.0)), seconds=120.0).samples
+
+
+def test_a_cluster_joins_that_is_given_its_anchor_by_one_that_was_cut_anew() -> None:
+    """With other cuts a stage of the same name holds other rings, and gives what it holds now."""
+    small = with_spare(HOME, memory_bytes=10**6)
+    deaths = (Death(FIRST, 50.0, 1.0), Death(SECOND, 120.0, 1.0))
+    result = simulate(small, Scenario(deaths=deaths), seconds=300.0)
+    assert len(result.clusters_lost) == 2
+    assert all(lost.back_s is not None and lost.back_s < 200.0 for lost in result.clusters_lost)
+
+
+@pytest.mark.parametrize("donor", [SECOND, "new0"])
+def test_where_a_donor_is_lost_another_gives_the_anchor(donor: str) -> None:
+    """Of three clusters one is to be given the anchor, and one of the others has died, which nobody knows yet."""
+    deaths = (Death(FIRST, 80.0, 0.0, back_after_s=1.0), Death(donor, 83.0, 20.0, back_after_s=1.0))
+    joins = tuple(Join(node.name, 40.0) for node in NEW)
+    result = simulate(WITH_NEW, Scenario(deaths=deaths, joins=joins, restart_s=3.0), seconds=200.0)
+    assert [lost.back_s is not None for lost in result.clusters_lost] == [True, True]
