@@ -144,10 +144,13 @@ class Fleet:
 
     def flow_bytes_per_s(self, sender: str, receiver: str) -> float:
         """Return the most that one flow can carry: min(sender's uplink, receiver's downlink, link)."""
-        rate = self.link(sender, receiver).bytes_per_s
-        if self.same_host(sender, receiver):
-            return rate
-        return min(rate, self.node(sender).up_bytes_per_s, self.node(receiver).down_bytes_per_s)
+        key = (sender, receiver)
+        if key not in self._known_flows:
+            rate = self.link(sender, receiver).bytes_per_s
+            if not self.same_host(sender, receiver):
+                rate = min(rate, self.node(sender).up_bytes_per_s, self.node(receiver).down_bytes_per_s)
+            self._known_flows[key] = rate
+        return self._known_flows[key]
 
     def _link(self, a: str, b: str) -> Link:
         first, second = self.node(a), self.node(b)
@@ -178,6 +181,10 @@ class Fleet:
 
     @cached_property
     def _known_links(self) -> dict[tuple[str, str], Link]:
+        return {}
+
+    @cached_property
+    def _known_flows(self) -> dict[tuple[str, str], float]:
         return {}
 
     @cached_property

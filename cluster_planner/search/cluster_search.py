@@ -144,8 +144,8 @@ class Search:
             self._all_partitions()
         else:
             self._alone()
-            self._parts()
             self._across()
+            self._parts()
             self._climb()
         return self._best
 

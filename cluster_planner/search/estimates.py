@@ -3,8 +3,9 @@
 In: a fleet, a model's costs on few cut positions, and groups. Out: one `GroupEstimate` for each group. An estimate is
 the search of pipeline/best_pipeline.py (the least bottleneck, then the shortest round trip within a slack of it) on
 fewer cut positions, by the bounds that the search finds instead of exact timing, and as arrays over groups of about one
-size. For up to EXACT nodes every subset and order is tried. Larger groups use all their nodes, in the best of a few
-orders. A local search compares estimates; what it finds is worked out exactly afterwards (candidates.py).
+size. For up to EXACT nodes every subset and order is tried. Larger groups use all their nodes, or as many of the
+fastest as there can be stages, in the best of a few orders. A local search compares estimates; what it finds is worked
+out exactly afterwards (candidates.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ POSITIONS = 12
 """The largest number of cut positions that estimates consider."""
 
 FINE, FINE_POSITIONS = 8, 20
-"""Groups of more than FINE nodes are estimated on FINE_POSITIONS cut positions."""
+"""Groups of more than EXACT nodes, of which up to FINE are estimated together, have FINE_POSITIONS cut positions."""
 
 FEW_IN_FLIGHT = 2
 EXACT = 5
@@ -70,7 +71,7 @@ class Estimator:
     def __init__(
         self, fleet: Fleet, spans: SpanCosts, least: int, averaging_per_s: float, finer: SpanCosts | None = None
     ) -> None:
-        """`spans` has few cut positions; `finer` has more, and serves groups of more than FINE nodes."""
+        """`spans` has few cut positions; `finer` has more, and serves groups of more than EXACT nodes."""
         self._fleet, self._spans, self._finer, self._least = fleet, spans, finer, least
         self._averaging_per_s = averaging_per_s
         self._known: dict[Group, GroupEstimate] = {}
@@ -82,9 +83,9 @@ class Estimator:
 
     def of(self, groups: Iterable[Group]) -> list[GroupEstimate]:
         """Return one estimate for each group."""
-        groups = list(groups)
+        asked_for = [self._fastest(group) for group in groups]
         alike: dict[int, dict[Group, None]] = {}
-        for group in groups:
+        for group in asked_for:
             if group in self._known:
                 continue
             if len(group) < self._least:
@@ -92,12 +93,21 @@ class Estimator:
             else:
                 alike.setdefault(self._width(len(group)), {})[group] = None
         for width, several in alike.items():
-            spans = self._finer if self._finer is not None and width > FINE else self._spans
+            spans = self._finer if self._finer is not None and width > EXACT else self._spans
             step = max(1, CHUNK // ((1 << width if width <= EXACT else 1) * len(spans.positions) ** 2))
             asked = list(several)
             for start in range(0, len(asked), step):
                 self._estimate(asked[start : start + step], spans, windows_to_try(spans.workload, width))
-        return [self._known[group] for group in groups]
+        return [self._known[group] for group in asked_for]
+
+    def _fastest(self, group: Group) -> Group:
+        """Return the group, without its slowest nodes where it has more than there can be stages."""
+        spans = self._spans if self._finer is None else self._finer
+        most = len(spans.positions) - 1
+        if len(group) <= most:
+            return group
+        speed = self._fleet.arrays.flops_per_s
+        return tuple(sorted(sorted(group, key=lambda i: (-speed[i], i))[:most]))
 
     def _width(self, size: int) -> int:
         """Return the largest size of the groups that are estimated together with groups of `size` nodes."""

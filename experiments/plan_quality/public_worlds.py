@@ -24,8 +24,8 @@ from ravnest import simulate
 AVERAGE_EVERY = (488, 4096)
 CLIMBED_TRIES = 3000
 """Changes that hill climbing tries from the plan: ten times as many as the planner's own search."""
-ROUNDS = 6
-"""Rounds of averaging that a simulation lasts, so that it holds the steady state."""
+ROUNDS = 12
+"""Rounds of averaging that a simulation lasts, so that ten and more are whole."""
 LEAST_SHARE, LEAST_GAIN, WITHIN = 0.99, 1.05, 0.10
 
 

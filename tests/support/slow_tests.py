@@ -165,6 +165,7 @@ SLOW = {
     "test_no_order_of_arrival_changes_a_byte",
     "test_no_order_of_events_lets_members_merge_different_averages_or_hang",
     "test_no_part_is_worth_more_than_the_whole",
+    "test_no_region_and_no_node_of_a_larger_fleet_is_worth_more",
     "test_nothing_of_it_is_sent_along_the_pipeline",
     "test_of_known_pairs_alone_each_node_has_its_peers_its_nearest_and_its_farthest",
     "test_one_cluster_averages_with_nobody",

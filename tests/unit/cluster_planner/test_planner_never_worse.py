@@ -14,8 +14,10 @@ from cluster_planner.planner import make_plan
 from cluster_planner.search.fleet_parts import parts_of
 
 
-def random_fleet(random: np.random.Generator) -> Fleet:
-    """8 unequal nodes in two or three regions, some of them badly joined: every part has few enough to be searched."""
+def random_fleet(random: np.random.Generator, count: int = 8) -> Fleet:
+    """Unequal nodes in two or three regions, some of them badly joined. Of 8, every part has few enough to be
+    searched.
+    """
     regions = [f"r{i}" for i in range(random.integers(2, 4))]
     nodes = tuple(
         Node(
@@ -26,7 +28,7 @@ def random_fleet(random: np.random.Generator) -> Fleet:
             down_bytes_per_s=float(random.choice([2.5e6, 5e7])),
             region=regions[i % len(regions)],
         )
-        for i in range(8)
+        for i in range(count)
     )
     links = tuple(
         RegionLink(a, b, 0.003, 5e7)
@@ -64,6 +66,12 @@ def parts_and_nodes(fleet: Fleet, least: int) -> Iterator[tuple[str, tuple[int, 
         yield from ((fleet.names[i], (i,)) for i in everyone)
 
 
+def part_of(fleet: Fleet, numbers: tuple[int, ...]) -> Fleet:
+    nodes = tuple(fleet.nodes[i] for i in numbers)
+    here = {node.region for node in nodes}
+    return replace(fleet, nodes=nodes, regions=tuple(r for r in fleet.regions if {r.a, r.b} <= here))
+
+
 @pytest.mark.parametrize(("seed", "least"), [(1, 2), (4, 1)])
 def test_no_part_is_worth_more_than_the_whole(seed: int, least: int, make_workload: Callable[..., Workload]) -> None:
     random = np.random.default_rng(seed)
@@ -78,7 +86,26 @@ def test_no_part_is_worth_more_than_the_whole(seed: int, least: int, make_worklo
 
     whole = worth(fleet)
     for words, numbers in parts_and_nodes(fleet, least):
-        nodes = tuple(fleet.nodes[i] for i in numbers)
-        here = {node.region for node in nodes}
-        part = replace(fleet, nodes=nodes, regions=tuple(r for r in fleet.regions if {r.a, r.b} <= here))
-        assert worth(part) <= whole * (1 + 1e-9), words
+        assert worth(part_of(fleet, numbers)) <= whole * (1 + 1e-9), words
+
+
+@pytest.mark.parametrize(("seed", "count", "least"), [(1, 12, 1), (3, 40, 2)])
+def test_no_region_and_no_node_of_a_larger_fleet_is_worth_more(
+    seed: int, count: int, least: int, make_workload: Callable[..., Workload]
+) -> None:
+    random = np.random.default_rng(seed)
+    fleet, costs = random_fleet(random, count), random_model(random)
+    work = make_workload(average_every=int(random.choice([64, 512, 4096])), update_every=8)
+
+    def worth(some: Fleet) -> float:
+        try:
+            return make_plan(some, costs, work, job={}, job_file="job.yaml", min_stages=least).predicted.objective
+        except NoFeasiblePlan:
+            return 0.0
+
+    whole = worth(fleet)
+    everyone = tuple(range(count))
+    parts = [(words, part) for words, part in parts_of(fleet, everyone) if words.endswith("alone")]
+    parts += [(fleet.names[i], (i,)) for i in everyone if least == 1]
+    for words, part in parts:
+        assert worth(part_of(fleet, part)) <= whole * (1 + 1e-9), words

@@ -80,7 +80,19 @@ def test_an_estimate_is_the_same_alone_and_with_others(
     groups = groups_of(16, range(1, 16), each=5)
     together, alone = (Estimator(fleet, spans, 2, 0.01) for _ in range(2))
     assert together.of(groups) == [alone.of([group])[0] for group in groups]
-    assert together.asked == alone.asked == len(set(groups))
+    assert together.asked == alone.asked <= len(set(groups))
+
+
+def test_a_group_of_more_nodes_than_stages_is_estimated_by_its_fastest(
+    make_node: Callable[..., Node], spans: SpanCosts
+) -> None:
+    fleet, most = fleet_of(make_node, 16), len(spans.positions) - 1
+    fastest = sorted(range(16), key=lambda i: -fleet.nodes[i].flops_per_s)[:most]
+    everyone, few = Estimator(fleet, spans, 2, 0.0).of([tuple(range(16)), tuple(sorted(fastest))])
+    assert most < 16
+    assert everyone == few
+    assert set(everyone.used) <= set(fastest)
+    assert everyone.value > 0
 
 
 def test_faster_nodes_make_no_less(make_node: Callable[..., Node], spans: SpanCosts) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,8 @@ from experiments.plan_quality.small_fleets import small_case
 
 @pytest.fixture(scope="module")
 def site() -> Site:
-    return Site(*small_case(5))
+    fleet, costs, work = small_case(5)
+    return Site(fleet, costs, replace(work, average_every=256))
 
 
 def test_only_the_order_counts() -> None:
