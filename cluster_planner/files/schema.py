@@ -244,6 +244,7 @@ class UnitEntry(Strict):
     shared: list[str] = []
     tied_bytes: Count = 0
     borrowed_bytes: Count = 0
+    narrow_bytes: Count = 0
 
 
 class WorkloadEntry(Strict):

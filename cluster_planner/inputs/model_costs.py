@@ -61,7 +61,7 @@ class Unit:
     flops: float
     """FLOPs of the forward pass; the backward is taken to cost twice that."""
     parameter_bytes: int
-    """Weights the unit holds (not per sample)."""
+    """Weights the unit holds (not per sample). Trained ones of a 16-bit type count as their float32 masters."""
     saved_bytes: int
     """Activations kept from forward to backward."""
     boundary_bytes: int
@@ -75,6 +75,8 @@ class Unit:
     forward, and as much of gradients back; or, with `tied: averaged`, nothing."""
     borrowed_bytes: int = 0
     """Tied parameters that the unit uses and that units before it hold (not per sample)."""
+    narrow_bytes: int = 0
+    """Trained weights of a 16-bit type, in that type: half of their part of `parameter_bytes`."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -85,6 +87,7 @@ class Unit:
             "boundary_gradient_bytes",
             "tied_bytes",
             "borrowed_bytes",
+            "narrow_bytes",
         ):
             _require(self.name, name, getattr(self, name), least=0)
 

@@ -3,6 +3,7 @@
     compute   3·FLOPs·micro_batch + UPDATE_FLOPS·parameter bytes / update_every      (forward 1, backward 2)
     memory    process + parameter bytes·(max_staleness + 1 live versions, 1 gradient, optimizer state,
               1 + 2·max_lag averaging copies and state) + what W micro-batches in flight keep
+              where weights are of a 16-bit type: smaller versions, a float32 master, a micro-batch's gradient
 
 A stage before the last keeps the saved activations of up to W micro-batches. The last one runs each backward right
 after its forward, so it keeps those of one micro-batch, and the inputs of the W − 1 that wait. No graph of its own is
@@ -59,6 +60,7 @@ class SpanCosts:
         self.workload = workload
         self._flops = _cumulative([unit.flops for unit in units])
         self._parameters = _cumulative([unit.parameter_bytes for unit in units])
+        self._narrow = _cumulative([unit.narrow_bytes for unit in units])
         self._saved = _cumulative([unit.saved_bytes for unit in units])
         self.forward_bytes = _at_cuts([workload.activation_bytes(unit) + workload.tied_bytes(unit) for unit in units])
         """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
@@ -129,12 +131,20 @@ class SpanCosts:
             in_flight = window * saved + queued
         else:
             in_flight = saved + (window - 1) * (queued if end == self.count else saved)
-        copies = self.parameter_copies(last=end == self.count)
+        held = self.weight_bytes(start, end)
         tied = self._borrowed_copies(last=end == self.count) * self.borrowed_bytes(start, end)
         tied += float(self._tied[end]) * self._is_exact
         work = self.workload
         process_bytes = work.process_bytes + (start == 0 or end == self.count) * work.readers * work.reader_bytes
-        return round(process_bytes + copies * self.parameter_bytes(start, end) + in_flight + tied)
+        return round(process_bytes + held + in_flight + tied)
+
+    def weight_bytes(self, start: int, end: int) -> float:
+        """Return what a stage of that span holds of its own weights: all versions, masters, gradients, the optimizer's
+        state and the copies of averaging."""
+        last = end == self.count
+        narrow = float(self._narrow[end] - self._narrow[start])
+        held = self.parameter_copies(last=last) * self.parameter_bytes(start, end)
+        return held + self._masters_cost(last=last) * narrow
 
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
@@ -220,6 +230,8 @@ class SpanCosts:
             in_flight[:, -1] = saved[:, -1] + (window - 1) * queued
         copies = np.full(len(self.positions), self.parameter_copies(last=False))
         copies[-1] = self.parameter_copies(last=True)
+        narrow = np.full(len(self.positions), self._masters_cost(last=False))
+        narrow[-1] = self._masters_cost(last=True)
         tied = self._tied[self.positions]
         borrowed = np.full(len(self.positions), self._borrowed_copies(last=False))
         borrowed[-1] = self._borrowed_copies(last=True)
@@ -227,17 +239,28 @@ class SpanCosts:
         process_bytes = np.full(held.shape, float(self.workload.process_bytes))
         process_bytes[0] += (readers := float(self.workload.readers * self.workload.reader_bytes))
         process_bytes[1:, -1] += readers
-        return _forward_only(process_bytes + copies * self.parameter_table + held)
+        weights = copies * self.parameter_table + narrow * self._between(self._narrow)
+        return _forward_only(process_bytes + weights + held)
 
     def parameter_copies(self, *, last: bool) -> float:
         """Return how many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the
         anchor; of each round on its way the contribution and its average).
         """
         work = self.workload
-        versions = 1 if last else work.max_staleness + 1
+        versions = self._versions(last=last)
         averaging = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
         weights = versions * (1 + work.cast_bytes_per_parameter_byte)
         return weights + 1 + work.optimizer_state_bytes_per_parameter_byte + averaging
+
+    def _versions(self, *, last: bool) -> int:
+        return 1 if last else self.workload.max_staleness + 1
+
+    def _masters_cost(self, *, last: bool) -> float:
+        """Return how many times the bytes of weights of a 16-bit type a stage holds beyond `parameter_copies`, which
+        takes them for float32: a master (twice) and the gradient of one micro-batch more, and versions of half the
+        size, which need no cast.
+        """
+        return 3.0 - self._versions(last=last) * (1 + 2 * self.workload.cast_bytes_per_parameter_byte)
 
     def _borrowed_copies(self, *, last: bool) -> float:
         """Return how many times the bytes of a tied parameter a stage holds that borrows it: live versions, the one
@@ -246,7 +269,7 @@ class SpanCosts:
         """
         if not self._is_exact:
             return self.parameter_copies(last=last)
-        return (1 if last else self.workload.max_staleness + 1) + 2
+        return self._versions(last=last) + 2
 
     @property
     def _is_exact(self) -> bool:

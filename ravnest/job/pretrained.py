@@ -26,6 +26,7 @@ from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import make_loss, make_model, search_dirs
 from ravnest.splitting import CapturedModel, Initialization
 from ravnest.splitting.model_source import dropped_names, tied_names
+from ravnest.splitting.program import is_narrow
 from ravnest.training.loss_parameters import loss_weights
 
 _DTYPE_NAMES = {
@@ -97,7 +98,7 @@ def pretrained_weights(job: Job, job_file: str | Path, captured: CapturedModel) 
     saved = (*program.parameters, *(spec for spec in program.buffers if spec.persistent))
     try:
         places = match_with_loss(
-            {spec.name: Form(spec.shape, dtype_name(spec.dtype)) for spec in saved},
+            {spec.name: Form(spec.shape, dtype_name(_held_as(spec.dtype, spec.requires_grad))) for spec in saved},
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
             {spec.name for spec in (*captured.loss_parameters, *captured.loss_buffers)},
             new=config.new,
@@ -118,9 +119,13 @@ def saved_weights(job: Job, job_file: str | Path, files: WeightFiles) -> Pretrai
     state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
     of_loss = loss_weights(make_loss(job, job_file))
     state |= of_loss
+    buffers = {name for name, _ in model.named_buffers()}
     try:
         places = match_with_loss(
-            {name: Form(tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in state.items()},
+            {
+                name: Form(tuple(tensor.shape), dtype_name(_held_as(tensor.dtype, name not in buffers)))
+                for name, tensor in state.items()
+            },
             {name: Form(tensor.shape, tensor.dtype) for name, tensor in files.stored.items()},
             of_loss.keys(),
             conventions=Conventions(tied_names(model), dropped_names(model)),
@@ -291,6 +296,11 @@ def _check(wanted: Form, stored: Form, place: str) -> None:
         raise InvalidInput(f"has the shape {stored.shape}; the model's is {wanted.shape}", key=place)
     if wanted.dtype != stored.dtype and wanted.dtype not in WIDER.get(stored.dtype, ()):
         raise InvalidInput(f"is {stored.dtype}; the model's {wanted.dtype} would not hold all its numbers", key=place)
+
+
+def _held_as(dtype: torch.dtype, trained: bool) -> torch.dtype:
+    """The type in which a run holds a weight: trained ones of a 16-bit type have float32 masters."""
+    return torch.float32 if trained and is_narrow(dtype) else dtype
 
 
 def _any(name: str, patterns: Sequence[str]) -> bool:

@@ -128,6 +128,11 @@ class TensorSpec:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Whether weights of this type are trained through float32 masters (ravnest/training/weights.py)."""
+    return dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize
+
+
 @dataclass(frozen=True)
 class ValueSpec:
     """A tensor that enters or leaves a stage. Across a cut it is contiguous."""

@@ -17,7 +17,7 @@ from cluster_planner import Unit
 from ravnest.splitting.cuts import Pairing, RunningTotals
 from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.model_source import aliases
-from ravnest.splitting.program import Value, weights_read
+from ravnest.splitting.program import Value, is_narrow, weights_read
 
 _LARGEST_SHARE = 0.5
 """Of the model's parameter uses or work: when more lies between the uses of a parameter, it may be cut between."""
@@ -93,9 +93,13 @@ def units_of(
 ) -> tuple[Unit, ...]:
     """The units between `positions`, with costs for one sample. `samples`: how many the graph was measured with."""
     parameter_bytes = [0] * (len(positions) - 1)
+    narrow_bytes = list(parameter_bytes)
     names: list[list[tuple[int, str]]] = [[] for _ in parameter_bytes]
     for name, spec in layout.converted.parameters.items():
         parameter_bytes[homes[name]] += spec.size_bytes
+        if name in layout.anchored and spec.requires_grad and is_narrow(spec.dtype):
+            parameter_bytes[homes[name]] += spec.size_bytes  # a master has 32 bits
+            narrow_bytes[homes[name]] += spec.size_bytes
         if name in layout.anchored:
             for index in users.get(name, (homes[name],)):
                 names[index].append((layout.anchored[name][0], name.rpartition(".")[0] or name))
@@ -110,6 +114,7 @@ def units_of(
                 name=held[0] if held[0] == held[-1] else f"{held[0]}..{held[-1]}",
                 flops=sum(fact.flops for fact in facts) / samples,
                 parameter_bytes=parameter_bytes[index],
+                narrow_bytes=narrow_bytes[index],
                 saved_bytes=math.ceil(sum(fact.saved_bytes for fact in facts) / samples),
                 boundary_bytes=math.ceil(forward / samples),
                 boundary_gradient_bytes=math.ceil(back / samples),

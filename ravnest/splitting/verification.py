@@ -26,6 +26,8 @@ _TOLERANCE = 1e-4
 """The largest difference allowed, relative to the largest magnitude in a tensor. Stages repeat the model's own
 operations, so a difference is zero, or rounding where a kernel takes another path: for another memory layout, or since
 the model itself takes another path while it is captured (transformers' attention without a mask)."""
+_ROUNDINGS = 4
+"""Of a result of a 16-bit type, so many eps of that type are allowed, where that is more: another path rounds anew."""
 Compared = Tensor | Noted
 PIECE = 1 << 20  # numbers that are compared at a time
 
@@ -170,7 +172,7 @@ def _compare(title: str, expected: Mapping[str, Compared], found: Mapping[str, C
         if name not in found or found[name].shape != right.shape or found[name].dtype != right.dtype:
             raise ModelNotSplittable(f"in {title}, {name} is missing or of another shape than in the model")
         difference = _difference(found[name], right)
-        if not difference <= _TOLERANCE:
+        if not difference <= _allowed(right.dtype):
             raise ModelNotSplittable(
                 f"in {title}, {name} differs from the model by {difference:.2e} of its largest magnitude"
             )
@@ -181,6 +183,10 @@ def _compare(title: str, expected: Mapping[str, Compared], found: Mapping[str, C
         if bool(given.any()) if isinstance(given, Tensor) else given.largest > 0.0:
             raise ModelNotSplittable(f"in {title}, there is a {name} that the model does not have")
     return largest
+
+
+def _allowed(dtype: torch.dtype) -> float:
+    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps) if dtype.is_floating_point else _TOLERANCE
 
 
 def _difference(found: Compared, right: Compared) -> float:

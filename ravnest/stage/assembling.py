@@ -202,7 +202,7 @@ def _held(
     rings: RoundRings,
 ) -> HeldStage:
     """The parts of a stage that hold its weights and its optimizer state."""
-    compute = stage_compute(setup, source, _widened(setup, state), version)
+    compute = stage_compute(setup, source, state, version)
     open_experts(setup.job.experts, [setup.program], setup.code.job_file)
     own, outer = split_outer(optimizer)
     if own:
@@ -247,7 +247,8 @@ def stage_compute(
 ) -> StageCompute:
     """What computes a stage: a module with the weights `state`, an optimizer, and in a last stage loss and metrics.
 
-    Runs, trials of plans and measurements of speed make a stage here. `copy`: the module has weights of its own.
+    Runs, trials of plans and measurements of speed make a stage here. `copy`: the module has weights of its own, where
+    their types are the model's.
     Raises InvalidInput as the user's factories, the operators' modules and the device do.
     """
     job, device = setup.job, setup.machine.device
@@ -255,14 +256,15 @@ def stage_compute(
     stage_device(device)  # one that is not there is refused before weights are moved
     import_modules(setup.program.imports, dirs)
     loss = build_loss(job.loss, dirs, device) if setup.is_last else None
-    module = StageModule(setup.program, state, device, copy=copy, loss=module_with_parameters(loss))
-    weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed)
+    values = _in_models_types(setup, state)
+    module = StageModule(setup.program, values, device, copy=copy, loss=module_with_parameters(loss))
+    weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed, masters=state)
     metrics = build_metrics(job.metrics, dirs, device) if setup.is_last else ()
     return StageCompute(setup, module, weights, source, loss, metrics)
 
 
-def _widened(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights in the model's precision. They may come in the narrower precision of a checkpoint."""
+def _in_models_types(setup: StageSetup, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights in the model's types. A file may hold narrower ones, and the masters of narrow ones are wider."""
     program = setup.program
     dtypes = {spec.name: spec.dtype for spec in (*program.parameters, *program.borrowed, *program.buffers)}
     return {

@@ -6,6 +6,9 @@ the module gets a new nn.Parameter around it; graphs of earlier forwards keep th
 nothing to protect, and nothing is copied. In-place steps and swapping `p.data` give wrong gradients for most layers, as
 the tests show.
 
+A parameter of a 16-bit type has a float32 master: its shell. The optimizer, averaging and checkpoints work on masters,
+and each version is the master, rounded. The gradients of its micro-batches are added up in float32.
+
 In: gradients of micro-batches, corrections of averaging. Out: new versions of the weights. Typical use: for each
 micro-batch `parameters = weights.current()` with the forward and `weights.collect(parameters)` after its backward, then
 for each update `weights.step(lr, scale, copy=there_are_live_graphs)`. The caller knows which micro-batches are in
@@ -20,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
+from ravnest.splitting.program import is_narrow
 from ravnest.training.corrections import corrected, default_correction
 from ravnest.training.optimizer import OptimizerConfig, build_optimizer, partition
 
@@ -58,9 +62,11 @@ class VersionedWeights:
         *,
         version: int = 0,
         borrowed: Collection[str] = (),
+        masters: Mapping[str, Tensor] | None = None,
     ) -> None:
         """`module`: the stage. `config`: its optimizer. `version`: how many updates were made before.
 
+        `masters`: the values of parameters before they were rounded to the module's type, where that is known.
         `borrowed`: trainable parameters that another stage owns. Their values are replaced and their gradients taken,
         and no update or merge here touches them. Raises InvalidInput when the optimizer cannot train a parameter of
         this shape.
@@ -71,7 +77,11 @@ class VersionedWeights:
         everything = dict(module.named_parameters())
         self._current = ParameterSet({name: p for name, p in everything.items() if p.requires_grad})
         self._frozen = {name: p for name, p in everything.items() if not p.requires_grad}
-        shells = {name: nn.Parameter(p.data) for name, p in self._current.items()}
+        self._narrow = frozenset(name for name, p in self._current.items() if is_narrow(p.dtype)) - set(borrowed)
+        shells = {
+            name: nn.Parameter(_master(p, (masters or {}).get(name)) if name in self._narrow else p.data)
+            for name, p in self._current.items()
+        }
         self._shells = {name: shell for name, shell in shells.items() if name not in borrowed}
         self._borrowed = {name: shell for name, shell in shells.items() if name in borrowed}
         self._groups = [
@@ -103,9 +113,11 @@ class VersionedWeights:
                 continue
             changed = True
             if shell.grad is None:
-                shell.grad = gradient
+                shell.grad = gradient.to(shell.dtype)
             else:
                 shell.grad.add_(gradient)
+            if name in self._narrow:
+                parameter.grad = None
         if changed:
             self._lend_gradients()
 
@@ -159,14 +171,14 @@ class VersionedWeights:
     # Tied parameters
 
     def lend(self, names: Sequence[str]) -> tuple[Tensor, ...]:
-        """Copies of this stage's own weights `names`, for stages that borrow them."""
-        return tuple(self._shells[name].data.to("cpu", copy=True) for name in names)
+        """Copies of this stage's own weights `names`, in the model's type, for stages that borrow them."""
+        return tuple(self._shells[name].data.to("cpu", self._current[name].dtype, copy=True) for name in names)
 
     def add_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Add the gradients of the borrowers' micro-batches to this stage's own gradient."""
         for name, gradient in gradients.items():
             shell = self._shells[name]
-            here = gradient.to(shell.device, copy=shell.grad is None)
+            here = gradient.to(shell.device, shell.dtype, copy=shell.grad is None)
             shell.grad = here if shell.grad is None else shell.grad.add_(here)
         self._lend_gradients()
 
@@ -204,7 +216,7 @@ class VersionedWeights:
         return {name: self._shells[name].shape for name in names}
 
     def dtype(self, name: str) -> torch.dtype:
-        """The dtype of a trainable parameter that this stage owns."""
+        """The dtype in which this stage holds a trainable parameter that it owns: of the master, where it has one."""
         return self._shells[name].dtype
 
     def frozen(self, name: str) -> Tensor:
@@ -220,9 +232,10 @@ class VersionedWeights:
 
     @property
     def weight_bytes(self) -> int:
-        """The memory of all live versions, shared tensors counted once, and of the frozen parameters."""
+        """The memory of all live versions, shared tensors counted once, of masters and of the frozen parameters."""
         live = {p.data_ptr(): p.nbytes for version in self._alive for p in version.values()}
-        return sum(live.values()) + sum(p.nbytes for p in self._frozen.values())
+        masters = sum(self._shells[name].nbytes for name in self._narrow)
+        return sum(live.values()) + masters + sum(p.nbytes for p in self._frozen.values())
 
     @property
     def gradient_bytes(self) -> int:
@@ -280,17 +293,21 @@ class VersionedWeights:
         """Separate the data of the shells from what live graphs hold."""
         if copy:
             for name in names:
-                self._shells[name].data = self._shells[name].data.clone()
+                if name not in self._narrow:  # no graph holds a master
+                    self._shells[name].data = self._shells[name].data.clone()
 
     def _publish(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
-        """Give the module the new data of the shells; without a copy it has them already."""
+        """Give the module the new data of the shells; without a copy it has them already, but for what is rounded."""
         if not copy:
+            for name in self._narrow.intersection(names):
+                self._current[name].data.copy_(self._shells[name].data)
             return
         renewed = ParameterSet(self._current)
         for name in names:
             shell = self._shell(name)
-            renewed[name] = nn.Parameter(shell.data)
-            renewed[name].grad = shell.grad
+            renewed[name] = nn.Parameter(shell.data.to(self._current[name].dtype))
+            if name not in self._narrow:
+                renewed[name].grad = shell.grad
             self._module.set_parameter(name, renewed[name])
         self._current = renewed
         self._alive.add(renewed)
@@ -298,7 +315,8 @@ class VersionedWeights:
     def _lend_gradients(self) -> None:
         for version in self._alive:
             for name, parameter in version.items():
-                parameter.grad = self._shell(name).grad
+                if name not in self._narrow:
+                    parameter.grad = self._shell(name).grad
 
     def _split(self, names: Sequence[str], vector: Tensor) -> list[Tensor]:
         shapes = self.shapes(names)
@@ -307,6 +325,11 @@ class VersionedWeights:
             raise ValueError(f"{len(names)} parameters need {sum(sizes)} elements, not {tuple(vector.shape)}")
         parts = torch.split(vector, sizes) if sizes else ()
         return [part.reshape(shape) for part, shape in zip(parts, shapes.values(), strict=True)]
+
+
+def _master(parameter: Tensor, value: Tensor | None) -> Tensor:
+    wide = parameter.data if value is None else value
+    return wide.to(parameter.device, torch.float32, copy=True)
 
 
 class _Group:

@@ -136,6 +136,26 @@ def test_what_weights_are_cast_to_is_kept_with_each_version(
     assert need(cast_bytes_per_parameter_byte=0.5) - need() == 3 * 100
 
 
+def test_weights_of_16_bits_have_masters_and_smaller_versions(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    costs = make_model(2, parameter_bytes=100)
+    narrow = ModelCosts(tuple(replace(unit, narrow_bytes=50) for unit in costs.units), "")
+
+    def more(start: int, **changes: float) -> float:
+        work = make_workload(max_staleness=2, **changes)
+        given = (start, start + 1, 4)
+        return SpanCosts(narrow, work).memory_bytes(*given) - SpanCosts(costs, work).memory_bytes(*given)
+
+    # A master of 100 and the gradient of a micro-batch of 50 more, and of each version 50 less, or cast 100.
+    assert more(0) == 100 + 50 - 3 * 50
+    assert more(1) == 100 + 50 - 50
+    assert more(0, cast_bytes_per_parameter_byte=0.5) == 100 + 50 - 3 * 100
+    spans = SpanCosts(narrow, make_workload(max_staleness=2))
+    assert spans.memory_table(4)[0, 1] == spans.memory_bytes(0, 1, 4)
+    assert spans.memory_table(4)[1, 2] == spans.memory_bytes(1, 2, 4)
+
+
 def test_a_split_backward_needs_room_for_two_more(
     make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:

@@ -209,3 +209,13 @@ def test_a_weight_that_the_old_weight_norm_has_computed_is_copied() -> None:
     assert torch.equal(twin[0].weight, model[0].weight)
     assert twin[0].weight is not model[0].weight
     assert verify(capture(model, (torch.ones(2, 2),)), model, (torch.ones(2, 2),)).largest_difference == 0.0
+
+
+def test_a_configuration_can_say_bfloat16_and_its_check_allows_for_rounding() -> None:
+    model = build_model({"huggingface": {**LLAMA, "dtype": "bfloat16", "use_cache": False}}, "cpu", resolve=no_factory)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    sample = (torch.arange(16).view(2, 8),)
+    captured = capture(model, sample)
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    assert sum(unit.narrow_bytes for unit in captured.units) == 2 * numbers
+    assert 0.0 < verify(captured, model, sample).largest_difference < 0.03

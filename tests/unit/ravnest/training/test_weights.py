@@ -366,3 +366,39 @@ def test_gradients_of_borrowers_are_added_and_what_is_lent_is_a_copy():
     assert not torch.equal(module.first.bias, kept)
     weights.add_gradients({"first.bias": part})  # where no backward has left one
     assert torch.equal(module.first.bias.grad, part)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_weights_of_bfloat16_are_the_rounded_masters_of_a_plain_loop(copied):
+    module, _ = make()
+    module.bfloat16()
+    start = {"first.weight": torch.full((5, 4), 0.1)}  # between two numbers of bfloat16
+    module.first.weight.data.fill_(0.1)
+    weights = VersionedWeights(module, OptimizerConfig(lr=1e-3, correction="none"), masters=start)
+    plain, _ = make()
+    plain.bfloat16()
+    plain.first.weight.data.fill_(0.1)
+    masters = {name: nn.Parameter(start.get(name, plain.get_parameter(name).data).float()) for name in TRAINED}
+    optimizer = torch.optim.AdamW(masters.values(), lr=1e-3)
+    for _ in range(4):
+        for x in micro_batches(3):
+            accumulate(module, weights, x.bfloat16())
+            plain.zero_grad()
+            plain(x.bfloat16()).square().mean().backward()
+            for name, master in masters.items():
+                gradient = plain.get_parameter(name).grad.float()
+                master.grad = gradient if master.grad is None else master.grad + gradient
+        before, kept = weights.current(), weights.current()["first.weight"].clone()
+        weights.step(1e-3, copy=copied)
+        optimizer.step()
+        optimizer.zero_grad()
+        for name, master in masters.items():
+            plain.get_parameter(name).data.copy_(master.data)
+            assert module.get_parameter(name).dtype == torch.bfloat16
+            assert torch.equal(module.get_parameter(name), plain.get_parameter(name))
+        assert torch.equal(weights.flat(TRAINED), torch.cat([master.data.reshape(-1) for master in masters.values()]))
+        assert torch.equal(before["first.weight"], kept) or not copied  # what a graph in flight would hold
+        del before
+    assert weights.weight_bytes == (4 + 2) * ELEMENTS + 2 * sum(p.numel() for p in module.frozen.parameters())
+    assert weights.optimizer_bytes >= 2 * 4 * ELEMENTS
+    assert weights.dtype("first.weight") == torch.float32
