@@ -6,14 +6,18 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.wire import averaging, cuts
+from experiments.wire import averaging, bottlenecks, cuts
 
 TITLE = "Shorter forms on the wire"
 INTRO = (
     "How much longer does learning take, or how much higher does it end, when activations and gradients cross cuts in "
     "fewer bytes, and when rounds average in fewer? docs/experiments/wire.md says what each part does."
 )
-PARTS: Mapping[str, Callable[..., Part]] = {"cuts": cuts.run, "averaging": averaging.run}
+PARTS: Mapping[str, Callable[..., Part]] = {
+    "cuts": cuts.run,
+    "bottlenecks": bottlenecks.run,
+    "averaging": averaging.run,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ What crosses a cut is packed and unpacked by the stage's own code (ravnest/stage
 loop without staleness, so that nothing but the form differs between runs of one seed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -53,7 +53,7 @@ def trained(task: Task, form: WireName, seed: int, updates: int) -> float:
     """The held-out loss after so many updates."""
     model = task.model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    with cut(model, form):
+    with cut(last_modules(model), form):
         for inputs, target in islice(task.batches(seed), updates):
             optimizer.zero_grad()
             task.loss(model(inputs), target).backward()
@@ -63,9 +63,9 @@ def trained(task: Task, form: WireName, seed: int, updates: int) -> float:
 
 
 @contextmanager
-def cut(model: nn.Module, form: WireName) -> Iterator[None]:
-    """Within it, what leaves the model's first three stages crosses a cut in this form."""
-    handles = [module.register_forward_hook(_crosses(form)) for module in last_modules(model)]
+def cut(modules: Iterable[nn.Module], form: WireName) -> Iterator[None]:
+    """Within it, what leaves these modules crosses a cut in this form."""
+    handles = [module.register_forward_hook(_crosses(form)) for module in modules]
     try:
         yield
     finally:

@@ -30,6 +30,7 @@ from ravnest.job.callables import as_written
 from ravnest.job.experts_table import ExpertsTableConfig
 from ravnest.job.modes import Mode, StopConfig, check_mode
 from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
+from ravnest.splitting.bottlenecks import BottleneckConfig
 from ravnest.training.averaging import AveragingConfig
 from ravnest.training.named_measures import LOSSES, METRICS, MeasureConfig, check_name
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
@@ -66,6 +67,9 @@ class ModelConfig(Section):
 
     huggingface: dict[str, JsonValue] | None = None
     """`model_type` and the other keys of a transformers configuration."""
+
+    bottlenecks: tuple[BottleneckConfig, ...] = ()
+    """Where the model is narrowed, so that a cut there costs few bytes."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

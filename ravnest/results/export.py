@@ -117,11 +117,16 @@ def save_huggingface(
     """Write config.json, generation_config.json and the weights so that `from_pretrained` of transformers reads them.
 
     The tokenizer, and the generation's settings where there are some, are those beside the job's `initial_weights`.
-    Arguments, result and errors are those of `save_weights`; a job whose model comes from a factory is refused too. Of
-    tied weights one name is written, because transformers ties them again.
+    Arguments, result and errors are those of `save_weights`; a job whose model comes from a factory, or has
+    bottlenecks, is refused too. Of tied weights one name is written, because transformers ties them again.
     """
     if run.job.model.huggingface is None:
         raise InvalidInput("the job's model comes from a factory: export its weights with --weights", key=place.key)
+    if run.job.model.bottlenecks:
+        message = (
+            "the job's model has bottlenecks, which transformers' class has not: export its weights with --weights"
+        )
+        raise InvalidInput(message, key=place.key)
     place.prepare()
     config, generation = place.folder / "config.json", place.folder / GENERATION
     source = folder_of_initial_weights(run.job, run.job_file)

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ravnest.errors import InvalidInput
 from ravnest.factories import describe, invoke, user_code
+from ravnest.splitting.bottlenecks import insert_bottlenecks
 
 Resolve = Callable[[str], Callable[..., Any]]
 """Finds the function that `package.module:function` names."""
@@ -31,9 +32,9 @@ _MISSPELT = 0.85
 
 
 def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolve: Resolve) -> nn.Module:
-    """The model that a job's `model` describes, on `device` ("meta" allocates nothing).
+    """The model that a job's `model` describes, on `device` ("meta" allocates nothing), with its bottlenecks.
 
-    config: {factory, args} or {huggingface: {model_type, ...}}.
+    config: {factory, args} or {huggingface: {model_type, ...}}, and perhaps bottlenecks.
     Raises InvalidInput naming the key that is wrong.
     """
     factory, huggingface = config.get("factory"), config.get("huggingface")
@@ -41,12 +42,18 @@ def build_model(config: Mapping[str, Any], device: torch.device | str, *, resolv
         raise InvalidInput("needs either `factory` or `huggingface`", key="model")
     with torch.device(device):
         if huggingface is not None:
-            return _hugging_face(huggingface)
-        assert factory is not None
-        with warnings.catch_warnings():
-            # Weights that the factory loads are kept where it is called on the CPU, which makes the first weights.
-            warnings.filterwarnings("ignore", message=".*from a non-meta parameter.*")
-            model = invoke(resolve(factory), factory, args=config.get("args") or {}, key="model.factory")
+            model = _hugging_face(huggingface)
+        else:
+            model = _of_factory(str(factory), config.get("args") or {}, resolve)
+        insert_bottlenecks(model, config.get("bottlenecks") or ())
+    return model
+
+
+def _of_factory(factory: str, args: Mapping[str, Any], resolve: Resolve) -> nn.Module:
+    with warnings.catch_warnings():
+        # Weights that the factory loads are kept where it is called on the CPU, which makes the first weights.
+        warnings.filterwarnings("ignore", message=".*from a non-meta parameter.*")
+        model = invoke(resolve(factory), factory, args=args, key="model.factory")
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"{factory!r} returned {type(model).__name__}, not a torch.nn.Module", key="model.factory")
     _refuse_lazy(model)

@@ -1,21 +1,23 @@
-"""`python -m experiments.wire --quick`: both parts work."""
+"""`python -m experiments.wire --quick`: all parts work."""
 
 from pathlib import Path
 
 import pytest
 
 from experiments.wire.__main__ import PARTS, main
+from experiments.wire.bottlenecks import NARROWINGS
 from tests.support.experiments import check_form, claims_of, run_quick
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_both_parts_run_and_judge_every_form(tmp_path: Path) -> None:
+def test_all_parts_run_and_judge_every_form(tmp_path: Path) -> None:
     document = run_quick(main, tmp_path)
     check_form(document, "wire", [*PARTS])
     judged = {name: claims_of(part).keys() - {"bytes"} for name, part in document["parts"].items()}
     assert judged == {
         "cuts": {"bfloat16", "int8", "int4"},
+        "bottlenecks": {*NARROWINGS} - {"float32"},
         "averaging": {"bfloat16", "int8", "int4", "sparse"},
     }
     for part in document["parts"].values():

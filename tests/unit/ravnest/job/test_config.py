@@ -202,6 +202,10 @@ def test_a_decaying_schedule_needs_a_known_end():
     assert job_from_mapping({**LEAST, "stop": {"epochs": 1}, "optimizer": optimizer}).stop.epochs == 1
 
 
+def _narrowed(**changes):
+    return {"factory": "a:b", "bottlenecks": [{"after": "c", "features": 8, "width": 2, **changes}]}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -218,6 +222,9 @@ def test_a_decaying_schedule_needs_a_known_end():
         ({"model": {"factory": "a:b", "huggingface": {"model_type": "llama"}}}, "give either factory"),
         ({"model": {"huggingface": {"hidden_size": 3}}}, "huggingface needs a model_type"),
         ({"model": {"huggingface": {"model_type": "llama"}, "args": {"a": 1}}}, "args belong to a factory"),
+        ({"model": _narrowed(width=8)}, "model.bottlenecks[0]: width 8 is no less than the 8 features"),
+        ({"model": _narrowed(dim=0)}, "model.bottlenecks[0]: dim 0 is the samples of a batch"),
+        ({"model": _narrowed(width=0)}, "model.bottlenecks[0].width: must be above 0, not 0"),
         ({"data": {"factory": "a b:c"}}, "data.factory: expected package.module:attribute"),
         ({"seed": -1}, "seed: must be 0 or more"),
         ({"max_staleness": -1}, "max_staleness: must be 0 or more"),

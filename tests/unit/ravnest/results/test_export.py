@@ -224,3 +224,11 @@ def test_a_loss_with_parameters_is_exported_under_its_prefix(tmp_path: Path) -> 
     save_file(weights, run.folder.weights)
     (written,) = save_weights(run, open_weights(run.folder.weights), place(tmp_path / "out.safetensors"))
     assert equal(load_file(written), weights)
+
+
+def test_a_model_with_bottlenecks_makes_no_such_folder(tmp_path: Path) -> None:
+    narrow = {"after": "model.layers.0", "features": LLAMA["hidden_size"], "width": 2}
+    run, weights = trained(tmp_path / "r", tiny_job(model={"huggingface": LLAMA, "bottlenecks": [narrow]}))
+    assert "model.layers.0.bottleneck.up.weight" in weights
+    with pytest.raises(InvalidInput, match=r"--huggingface: the job's model has bottlenecks, .* --weights"):
+        save_huggingface(run, open_weights(run.folder.weights), ExportTarget(tmp_path / "hf", "model", "--huggingface"))
