@@ -168,13 +168,17 @@ def teach(asker: Asker, samples: Tensor, gradient: Tensor, asked: Tensor, *, bac
             places.append(rows)
     of_samples = torch.zeros_like(samples)
     alive = torch.zeros(len(samples), dtype=torch.int64)
+    why: set[str] = set()
     for rows, result in zip(places, _results(asker, calls, "backward"), strict=True):
         if isinstance(result, Answered):
             of_samples[rows] += result.tensor
             alive[rows] += 1
+        elif isinstance(result, Failed):
+            why.add(result.why)
     short = alive < backward_k_min
     if bool(short.all()):
-        raise ExpertsUnavailable(f"no sample had backward_k_min = {backward_k_min} answers in the backward")
+        reasons = "; ".join(sorted(why)) or "nobody was asked"
+        raise ExpertsUnavailable(f"no sample had backward_k_min = {backward_k_min} answers in the backward: {reasons}")
     asker.figures.count(without_gradient=int(short.sum()))
     of_samples[short] = 0.0
     return of_samples

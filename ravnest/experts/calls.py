@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ravnest.errors import InvalidInput
-from ravnest.experts.answer_times import MOST_S, AnswerTimes
+from ravnest.experts.answer_times import FIRST_S, MOST_S, AnswerTimes
 from ravnest.experts.config import ExpertsConfig
 from ravnest.experts.grid import Expert
 from ravnest.experts.messages import Answer, Backward, Forward, Hello, Refused, Welcome
@@ -74,6 +74,8 @@ class Calls:
         self._due: list[tuple[float, int]] = []
         self._number = 0
         self._times: dict[str, AnswerTimes] = {}
+        self._have_learnt: set[str] = set()
+        """The hosts that have answered a backward. Their first one may take seconds: they load what learns."""
         self._greeted: dict[str, float] = {}
         self._welcomed: frozenset[str] = frozenset()
         self._addresses: Mapping[str, PeerAddress] = {}
@@ -109,6 +111,7 @@ class Calls:
                         continue  # a record that names no address: it is never greeted, and so never used
                     self._greeted[name] = float("-inf")
                     self._times[name] = AnswerTimes()
+                    self._have_learnt.discard(name)
             self._welcomed &= hosts.keys()
             self._addresses = hosts
         for name, greeted_s in self._greeted.items():
@@ -134,7 +137,10 @@ class Calls:
             return
         waiting = _Waiting(call, future, now_s, (call.tensors[0].shape[0], *shape))
         self._waiting[self._number] = waiting
-        heappush(self._due, (now_s + self._times[call.host].deadline_s, self._number))
+        deadline_s = self._times[call.host].deadline_s
+        if call.updates is not None and call.host not in self._have_learnt:
+            deadline_s = max(deadline_s, FIRST_S)
+        heappush(self._due, (now_s + deadline_s, self._number))
 
     def fail_late(self, now_s: float) -> None:
         """Fail what is late. An answer that comes later still tells how long the host takes, for a while."""
@@ -167,6 +173,8 @@ class Calls:
                 result = Failed(message.why)
             else:
                 self._times[delivery.sender].answered(seconds)
+                if waiting.call.updates is not None:
+                    self._have_learnt.add(delivery.sender)
                 result = self._checked(waiting, message, delivery.tensors, seconds)
             if not waiting.late:
                 waiting.future.set_result(result)

@@ -157,9 +157,10 @@ def test_training_goes_on_when_a_host_is_killed_and_its_experts_go_on_from_copie
 
 
 def test_a_run_trains_experts_that_a_layer_of_its_model_calls_and_a_plan_asks_none(tmp_path: Path) -> None:
-    for name, text in (("experts.yaml", FILE), ("nodes.yaml", NODES), ("calling.py", CALLING)):
+    job = JOB.replace("calling", tmp_path.name)  # a module of another name when the test is tried again
+    for name, text in (("experts.yaml", FILE), ("nodes.yaml", NODES), (f"{tmp_path.name}.py", CALLING)):
         (tmp_path / name).write_text(text)
-    (tmp_path / "job.yaml").write_text(JOB.format(peer="127.0.0.1:9"))
+    (tmp_path / "job.yaml").write_text(job.format(peer="127.0.0.1:9"))
     made = ravnest(tmp_path, "plan", "nodes.yaml", "--min-stages", "2")  # nobody is at that address
     assert made.returncode == 0, made.stderr
     host = Host(tmp_path, "shed", "*.*", "--token-file", str(tmp_path / "token"))
@@ -167,7 +168,7 @@ def test_a_run_trains_experts_that_a_layer_of_its_model_calls_and_a_plan_asks_no
         peer = host.said(r"its node of the table at (\S+)", START_S)
         for number in range(4):
             host.said(rf"{number // 2}\.{number % 2}: hosted here, (fresh)", START_S)
-        (tmp_path / "job.yaml").write_text(JOB.format(peer=peer))
+        (tmp_path / "job.yaml").write_text(job.format(peer=peer))
         assert ravnest(tmp_path, "plan", "nodes.yaml", "--min-stages", "2").returncode == 0
         ran = ravnest_process(tmp_path, "run", "--out", "r")
         assert ran.returncode == 0, ran.stdout + ran.stderr + host.lines.read_text()

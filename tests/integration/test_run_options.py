@@ -20,7 +20,13 @@ from tests.support.zmtp import listening, mechanism
 
 pytestmark = pytest.mark.timeout(600)
 
-AVERAGING = {"weighting": "equal", "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}}, "wire": "int8", "buffers": {}}
+AVERAGING = {
+    "weighting": "equal",
+    "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}},
+    "wire": "int8",
+    "robust": "none",
+    "buffers": {},
+}
 NOTING = [{"factory": "tiny:noting", "args": {"path": "noted"}}]
 OPTIONS = {"averaging": AVERAGING, "split_backward": "always", "precision": "bfloat16", "report_to": NOTING}
 

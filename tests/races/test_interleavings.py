@@ -1,5 +1,6 @@
 """What several threads touch holds in any order of their lines: some orders in each run, thousands in the slow tier."""
 
+import os
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -198,6 +199,7 @@ def slots_that_are_let_go_of_in_another_thread(seed: int) -> None:
             slot, size, new = slots.put([memoryview(bytes([number] * 8))])
             if new is not None:
                 mapped.add_segment(new, size)
+                os.close(new)
             views = mapped.views(slot, [8])
             assert bytes(views[0]) == bytes([number] * 8)
             held.append(views)

@@ -12,7 +12,7 @@ from ravnest.driver import beginning_again
 from ravnest.driver.beginning_again import begun_again, latest_checkpoint
 from ravnest.driver.observe import report
 from ravnest.errors import RunFailed
-from ravnest.recovery import Restarts
+from ravnest.recovery import NodesLeft, Restarts
 from tests.support.local import tiny_job
 
 
@@ -52,7 +52,7 @@ def test_a_ray_that_cannot_be_asked_is_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(beginning_again.time, "sleep", waits.append)
     watched = Watched()
     found = begun_again(
-        Restarts(), prepared(tmp_path, plan), plan, "head:1", "lost", cast("Any", watched), lambda: False
+        Restarts(), prepared(tmp_path, plan), plan, NodesLeft(), "head:1", "lost", cast("Any", watched), lambda: False
     )
     assert found is not None
     assert (found.plan, found.resumes) == (plan, False)
@@ -61,5 +61,5 @@ def test_a_ray_that_cannot_be_asked_is_waited_for(monkeypatch: pytest.MonkeyPatc
 
 def test_a_user_who_wants_an_end_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan) -> None:
     monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
-    arguments = (Restarts(), prepared(tmp_path, plan), plan, None, "lost", cast("Any", Watched()))
+    arguments = (Restarts(), prepared(tmp_path, plan), plan, NodesLeft(), None, "lost", cast("Any", Watched()))
     assert begun_again(*arguments, lambda: True) is None

@@ -86,6 +86,17 @@ def test_a_forward_and_its_backward_are_sent_and_answered(line: Line) -> None:
     assert line.calls.answer_times() == {"host": 0.5}
 
 
+def test_the_first_backward_of_a_host_may_take_as_long_as_its_first_answer(line: Line) -> None:
+    line.ask()
+    line.say(Answer(call=1, updates=0), 0.1, torch.zeros(2, WIDTH))
+    first = line.ask(1.0, updates=0)
+    line.calls.fail_late(0.9 + FIRST_S)
+    assert not first.done()
+    line.say(Answer(call=2, updates=1), 0.95 + FIRST_S, torch.zeros(2, WIDTH))
+    assert first.done()
+    assert isinstance(first.result(), Answered)
+
+
 def test_a_call_is_late_at_its_deadline_and_a_late_answer_is_measured(line: Line) -> None:
     future = line.ask(now_s=1.0)
     assert line.calls.due_s == 1.0 + FIRST_S
