@@ -7,15 +7,14 @@ packed and unpacked by the stage's own code, in one plain loop without staleness
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from experiments.harness.report import Part
-from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
-from experiments.wire.cuts import CLIP, LEAST_RATIO, LR, MOST, UPDATES, cut
-from experiments.wire.forms import EXACT, RATIOS, SEEDS, losses_of, part_of
+from experiments.pipeline.tasks import Task
+from experiments.wire.cuts import LEAST_RATIO, MOST, size_of, trained
+from experiments.wire.forms import EXACT, RATIOS, losses_of, part_of
 from ravnest.splitting.bottlenecks import CHILD, insert_bottlenecks
 from ravnest.training.precision import WireName
 
@@ -50,19 +49,14 @@ CUTS: Mapping[str, tuple[Sequence[str], int]] = {
 
 def run(*, quick: bool) -> Part:
     """Train each task with each bottleneck, with the same seeds."""
-    torch.set_num_threads(1)
-    tasks: dict[str, Task] = {"digits": Digits()}
-    if not quick:
-        tasks["characters"] = Characters(SHAKESPEARE, layers=4, width=64, context=32, batch=16)
-    seeds = SEEDS[:1] if quick else SEEDS
-    updates = dict.fromkeys(UPDATES, 3) if quick else UPDATES
-    losses = losses_of(
-        tasks,
-        list(NARROWINGS),
-        lambda name, task, form, seed: trained(task, NARROWINGS[form], CUTS[name], seed, updates[name]),
-        seeds,
-    )
-    sizes = "; ".join(f"{task.name}; {updates[name]} updates" for name, task in tasks.items())
+    size = size_of(quick=quick)
+
+    def train(name: str, task: Task, form: str, seed: int) -> float:
+        model, narrowing = task.model(seed), NARROWINGS[form]
+        narrow = narrowed(model, narrowing.times, CUTS[name], next(task.batches(seed))[0], seed)
+        return trained(task, model, narrow, narrowing.wire, seed, size.updates[name])
+
+    losses = losses_of(size.tasks, list(NARROWINGS), train, size.seeds)
     return part_of(
         "bottlenecks",
         "Across cuts, through bottlenecks",
@@ -70,25 +64,11 @@ def run(*, quick: bool) -> Part:
         most=MOST,
         least_ratio=LEAST_RATIO,
         notes=[
-            f"{sizes}; {len(seeds)} seeds. AdamW at {LR:g}, gradients clipped at {CLIP:g}. Four stages, so three cuts, "
+            f"{size.said} Four stages, so three cuts, "
             "each in a bottleneck with a half, a quarter or an eighth of the features that are alive there.",
         ],
         ratios={form: narrowing.ratio for form, narrowing in NARROWINGS.items()},
     )
-
-
-def trained(task: Task, narrowing: Narrowing, places: tuple[Sequence[str], int], seed: int, updates: int) -> float:
-    """The held-out loss after so many updates."""
-    model = task.model(seed)
-    narrow = narrowed(model, narrowing.times, places, next(task.batches(seed))[0], seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    with cut(narrow, narrowing.wire):
-        for inputs, target in islice(task.batches(seed), updates):
-            optimizer.zero_grad()
-            task.loss(model(inputs), target).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
-    return task.held_out_loss(model, whole=True)
 
 
 def narrowed(

@@ -5,8 +5,9 @@ What crosses a cut is packed and unpacked by the stage's own code (ravnest/stage
 loop without staleness, so that nothing but the form differs between runs of one seed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -28,14 +29,13 @@ UPDATES = {"characters": 600, "digits": 40}
 
 def run(*, quick: bool) -> Part:
     """Train each task in each form, with the same seeds."""
-    torch.set_num_threads(1)
-    tasks: dict[str, Task] = {"digits": Digits()}
-    if not quick:
-        tasks["characters"] = Characters(SHAKESPEARE, layers=4, width=64, context=32, batch=16)
-    seeds = SEEDS[:1] if quick else SEEDS
-    updates = dict.fromkeys(UPDATES, 3) if quick else UPDATES
-    losses = losses_of(tasks, FORMS, lambda name, task, form, seed: trained(task, form, seed, updates[name]), seeds)
-    sizes = "; ".join(f"{task.name}; {updates[name]} updates" for name, task in tasks.items())
+    size = size_of(quick=quick)
+
+    def train(name: str, task: Task, form: WireName, seed: int) -> float:
+        model = task.model(seed)
+        return trained(task, model, last_modules(model), form, seed, size.updates[name])
+
+    losses = losses_of(size.tasks, FORMS, train, size.seeds)
     return part_of(
         "cuts",
         "Across cuts: activations and gradients",
@@ -43,17 +43,42 @@ def run(*, quick: bool) -> Part:
         most=MOST,
         least_ratio=LEAST_RATIO,
         notes=[
-            f"{sizes}; {len(seeds)} seeds. AdamW at {LR:g}, gradients clipped at {CLIP:g}. Four stages, so three cuts, "
+            f"{size.said} Four stages, so three cuts, "
             "through which activations and gradients go in the form; evaluations are exact, as in a run.",
         ],
     )
 
 
-def trained(task: Task, form: WireName, seed: int, updates: int) -> float:
-    """The held-out loss after so many updates."""
-    model = task.model(seed)
+@dataclass(frozen=True)
+class Size:
+    """How much is trained: the tasks, the seeds of each, and by task the updates."""
+
+    tasks: Mapping[str, Task]
+    seeds: Sequence[int]
+    updates: Mapping[str, int]
+
+    @property
+    def said(self) -> str:
+        """It in words, with what all trainings share."""
+        sizes = "; ".join(f"{task.name}; {self.updates[name]} updates" for name, task in self.tasks.items())
+        return f"{sizes}; {len(self.seeds)} seeds. AdamW at {LR:g}, gradients clipped at {CLIP:g}."
+
+
+def size_of(*, quick: bool) -> Size:
+    """The size of a part. It also gives torch one thread, as all trainings here have."""
+    torch.set_num_threads(1)
+    if quick:
+        return Size({"digits": Digits()}, SEEDS[:1], dict.fromkeys(UPDATES, 3))
+    characters = Characters(SHAKESPEARE, layers=4, width=64, context=32, batch=16)
+    return Size({"digits": Digits(), "characters": characters}, SEEDS, UPDATES)
+
+
+def trained(
+    task: Task, model: nn.Module, cut_behind: Iterable[nn.Module], form: WireName, seed: int, updates: int
+) -> float:
+    """The held-out loss of the model after so many updates, when what leaves these modules crosses a cut."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    with cut(last_modules(model), form):
+    with cut(cut_behind, form):
         for inputs, target in islice(task.batches(seed), updates):
             optimizer.zero_grad()
             task.loss(model(inputs), target).backward()
