@@ -104,6 +104,10 @@ class Asker:
 
     caller: Caller
     figures: MixtureFigures = field(default_factory=MixtureFigures)
+    most_silent: int = 0
+    """Backwards in a row that nobody answers and that count as dropped out; one more raises. 0 where the caller's loop
+    counts such batches by itself."""
+    _silent: int = 0
     _hosts: list[str] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
@@ -120,6 +124,12 @@ class Asker:
     def host(self, number: int) -> str:
         """The host with this number."""
         return self._hosts[number]
+
+    def backward_was(self, *, silent: bool) -> bool:
+        """Note whether nobody answered a backward; returns whether there were too many such in a row."""
+        with self._lock:
+            self._silent = self._silent + 1 if silent else 0
+            return self._silent > self.most_silent
 
 
 def ask(
@@ -152,7 +162,7 @@ def ask(
 def teach(asker: Asker, samples: Tensor, gradient: Tensor, asked: Tensor, *, backward_k_min: int) -> Tensor:
     """The gradient of the samples, by what `ask` returned and the gradient of its outputs. The experts learn from it.
 
-    Raises ExpertsUnavailable where no sample has `backward_k_min` answers.
+    Raises ExpertsUnavailable where no sample has `backward_k_min` answers, more often in a row than the asker allows.
     """
     groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for row, slots in enumerate(asked.tolist()):
@@ -176,7 +186,7 @@ def teach(asker: Asker, samples: Tensor, gradient: Tensor, asked: Tensor, *, bac
         elif isinstance(result, Failed):
             why.add(result.why)
     short = alive < backward_k_min
-    if bool(short.all()):
+    if asker.backward_was(silent=bool(short.all())):
         reasons = "; ".join(sorted(why)) or "nobody was asked"
         raise ExpertsUnavailable(f"no sample had backward_k_min = {backward_k_min} answers in the backward: {reasons}")
     asker.figures.count(without_gradient=int(short.sum()))

@@ -26,6 +26,10 @@ ASK, CONFIG_PLACE = "ravnest.ask_experts.default", 3
 WAIT_S, MOST_WAIT_S = 60.0, 150.0
 """For a first expert at a stage's start; the driver gives the whole start START_DEADLINE_S (ravnest/stage)."""
 
+MOST_SILENT = 8
+"""Backwards in a row that no expert answers before a stage fails: a host that is slow once ends no run. Each gives no
+gradient to what is below the layer, and is counted."""
+
 _opening = threading.Lock()
 
 
@@ -95,7 +99,7 @@ def open_experts(table: ExpertsTableConfig | None, programs: Iterable[StageProgr
                 client = ExpertsClient.opened(config, table.peers, token=token, host=host, label="stage")
             try:
                 client.wait_for_experts(1, table.wait_s)
-                open_grid(config.name, Asker(client))
+                open_grid(config.name, Asker(client, most_silent=MOST_SILENT))
             except BaseException:
                 client.close()
                 raise

@@ -1,7 +1,10 @@
 import threading
 
+import pytest
 import torch
+from torch import Tensor
 
+from ravnest.errors import ExpertsUnavailable
 from ravnest.experts.batch_calls import HOST, UPDATES, Asker, ask, teach
 from tests.support.experts import WIDTH, LocalClient, small_grid
 
@@ -34,6 +37,25 @@ def test_the_backward_goes_to_the_hosts_that_asked_names_in_pieces_of_a_batch() 
     assert sum(call.tensors[0].shape[0] for call in client.calls) == 80
     assert max(call.tensors[0].shape[0] for call in client.calls) == 8
     assert {call.updates for call in client.calls} == {0}
+
+
+def test_silent_backwards_in_a_row_give_no_gradient_until_there_are_too_many() -> None:
+    answers: list[str | None] = []
+    client = LocalClient(small_grid(), lambda call: None if call.updates is None else answers.pop())
+    asker = Asker(client, most_silent=1)
+    samples = torch.randn(1, WIDTH)
+    outputs, asked = ask(asker, samples, numbers(1), k=1, k_min=1, width=4, training=True)
+
+    def taught(why: str | None) -> Tensor:
+        answers.append(why)
+        return teach(asker, samples, torch.ones_like(outputs), asked, backward_k_min=1)
+
+    assert taught("late").eq(0).all()
+    assert taught(None).ne(0).any()
+    assert taught("late").eq(0).all()
+    with pytest.raises(ExpertsUnavailable, match="backward_k_min = 1 answers in the backward: late"):
+        taught("late")
+    assert asker.figures.samples_without_gradient == 2
 
 
 def test_hosts_keep_their_numbers_whoever_asks() -> None:
