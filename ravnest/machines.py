@@ -102,7 +102,7 @@ def leave_run(run: StrPath, node: str) -> None:
     """Asks a run that goes on to let a node go with nothing lost: its cluster hands on what it has made, and leaves.
 
     Arguments:
-        run: the run's folder.
+        run: the run's folder, or its name in runs/.
         node: its name in the run's plan.
 
     Raises:
@@ -131,7 +131,7 @@ def join_appearing(run: StrPath, address: str, tell: Tell) -> None:
     """Lets machines join a run as they appear in its Ray cluster, until the run or the process that called this ends.
 
     Arguments:
-        run: the run's folder, on this machine.
+        run: the run's folder on this machine, or its name in runs/.
         address: HOST:PORT of the Ray cluster.
         tell: is told of each machine.
 
@@ -140,22 +140,21 @@ def join_appearing(run: StrPath, address: str, tell: Tell) -> None:
     """
     from ravnest.driver.ray.session import check_address
     from ravnest.profiling.appearing import watch
+    from ravnest.results.steering import require_running
 
     check_address(address)
     parent = os.getppid()
-    watch(Path(run), address, tell, lambda: os.getppid() == parent)
+    watch(require_running(Path(run)), address, tell, lambda: os.getppid() == parent)
 
 
 def _request(run: Path, kind: Literal["leave", "join"], node: str, came: Fleet | None = None) -> None:
     from cluster_planner import load_plan
     from ravnest.checkpoints.run_folder import RunFolder
-    from ravnest.checkpoints.run_lock import LOCK
     from ravnest.driver.node_requests import NodeRequest, put_request
+    from ravnest.results.steering import require_running
 
-    folder = RunFolder(run)
-    if not (run / LOCK).exists():
-        raise InvalidInput("no run goes on here", path=str(run))
-    known = load_plan(folder.plan).fleet
+    run = require_running(run)
+    known = load_plan(RunFolder(run).plan).fleet
     if came is None:
         known.node(node)  # which tells of a name that nobody has
     else:

@@ -35,7 +35,7 @@ def run_detached(arguments: Sequence[str], out: Path | None, *, resume: bool) ->
     file_before, at = _file(metrics), metrics.stat().st_size if metrics.exists() else 0
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("ab") as file:
+        with open(output, "ab", opener=_for_its_owner) as file:
             shown = file.tell()
             command = [sys.executable, "-m", "ravnest", "run", *arguments, "--out", str(folder.path)]
             environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -69,6 +69,11 @@ def run_detached(arguments: Sequence[str], out: Path | None, *, resume: bool) ->
     typer.echo(f"{folder.path} trains on as process {run.pid}, also without this terminal")
     typer.echo(f"  watch it: ravnest attach {folder.path}, or ravnest logs {folder.path} --follow")
     typer.echo(f"  stop it:  ravnest stop {folder.path}")
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """Open a file that its owner alone can read where it is new: with --page the link in it has the page's token."""
+    return os.open(path, flags, 0o600)
 
 
 def _file(path: Path) -> int | None:

@@ -33,7 +33,7 @@ def logs(
     folder = RunFolder(run)
 
     def goes_on() -> bool:
-        return follow and look_at_lock(run)[0] == "held"
+        return follow and look_at_lock(run)[0] in ("held", "unknown")
 
     def wait() -> None:
         sys.stdout.flush()

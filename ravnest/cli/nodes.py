@@ -11,7 +11,7 @@ import typer
 
 from ravnest.errors import InvalidInput
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, on the machine of `ravnest run`.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/.")]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name in nodes.yaml.")]
 
 

@@ -69,10 +69,13 @@ def plan(
     import ravnest
     from ravnest.cli.views.progress import Steps, warning
     from ravnest.driver.signals import StopOnInterrupt
+    from ravnest.errors import InvalidInput
     from ravnest.planning.searching_on import Budget
 
     job_path = job if job is not None else nodes.parent / "job.yaml"
     _refuse_output(output, [nodes, job_path])
+    if as_json and page:
+        raise InvalidInput("ends when the document is printed; --page serves the plan until Ctrl-C", key="--json")
     with Steps(Console(stderr=True, quiet=as_json)) as steps, StopOnInterrupt() as interrupt:
 
         def first(made: Plan) -> None:

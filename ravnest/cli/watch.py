@@ -89,6 +89,7 @@ def show_plan_page(plan: Plan, path: Path, host: str = LOOPBACK, port: int = POR
 
     listening, token = listening_at(host, port), new_token()
     typer.echo(f"{path}: {link_to(listening, host, token)}")
+    _warn_of_others(host)
     typer.echo("Ctrl-C ends the page", err=True)
     with suppress(KeyboardInterrupt):
         PageServer(plan_app(plan, Access(token, {socket.gethostname()})), listening).serve()

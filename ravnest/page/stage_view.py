@@ -4,6 +4,7 @@ In: what was planned of it, and the records of metrics.jsonl that are about it. 
 data. What a record says that does not fit is left out.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -107,8 +108,12 @@ class StageView:
 
 
 def number(value: object) -> float | None:
-    """The number that a record holds; None for anything else."""
-    return float(value) if isinstance(value, int | float) else None
+    """The number that a record holds; None for anything else, and for what is no finite number."""
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # of a whole number with hundreds of digits
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _mixed(before: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
 from ravnest.pictures import Curve
-from ravnest.results.run_state import State, run_state
+from ravnest.results.run_state import State, find_run, run_state
 
 POINTS = 8
 """At how many numbers of samples losses are compared."""
@@ -56,12 +56,13 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Return what the runs in these folders have in common and what not.
+    """Return what these runs have in common and what not. A path may be a folder, or a run's name in runs/.
 
     Raises InvalidInput for fewer than two runs, a folder without a run, and files that cannot be read.
     """
     if len(paths) < 2:
         raise InvalidInput("two runs at least are compared", key="RUN")
+    paths = [find_run(path) for path in paths]
     runs = tuple(_read(path) for path in paths)
     settings = [dict(settings_of(load_plan(RunFolder(path).plan, has_run=True))) for path in paths]
     most = max(run.samples for run in runs)

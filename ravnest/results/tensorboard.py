@@ -12,6 +12,7 @@ from typing import Any
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
+from ravnest.results.run_state import find_run
 
 _SHARES = ("compute", "averaging", "evaluation", "handoff", "bubble")
 
@@ -81,6 +82,8 @@ def to_tensorboard(run_dir: Path, out_dir: Path) -> int:
     written.
     """
     metrics = RunFolder(run_dir).metrics
+    if not metrics.is_file():
+        metrics = RunFolder(find_run(run_dir)).metrics
     if not metrics.is_file():
         raise InvalidInput("no run is here: its metrics.jsonl is missing", path=str(run_dir))
     try:

@@ -14,6 +14,7 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping, load_job
+from ravnest.results.run_state import find_run
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class TrainedRun:
 
 
 def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
-    """Open the run in the folder `path`.
+    """Open the run in the folder `path`, or the run of that name in runs/.
 
     `job_path` names a job.yaml that is used instead of the plan's own job, for instance one that has moved. Raises
     InvalidInput where there is no run, or where the job's folder is gone.
     """
     folder = RunFolder(path)
     if not folder.plan.is_file():
-        raise InvalidInput("no run is here: its plan.yaml is missing", path=str(path))
+        folder = RunFolder(find_run(path))
     plan = load_plan(folder.plan, has_run=True)
     if job_path is not None:
         return TrainedRun(folder, plan, load_job(job_path), str(job_path.resolve()))

@@ -54,6 +54,7 @@ def test_it_is_left_when_it_trains(
     assert said.startswith("preparing: reading the data\n")
     assert "process 4711" in said
     assert f"ravnest stop {tmp_path / 'r'}" in said
+    assert (tmp_path / "r/logs/output.log").stat().st_mode & 0o077 == 0  # with --page it has the page's token
 
 
 @pytest.mark.parametrize(("code", "told"), [(2, 2), (-9, 137)])

@@ -1,9 +1,13 @@
+import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from ravnest.cli import logs
 from ravnest.cli.main import app
-from ravnest.driver.observe.report import CheckpointWrittenEvent, PhaseEvent
+from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.report import CheckpointWrittenEvent, PhaseEvent, as_plain
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -14,6 +18,20 @@ def test_what_happened_and_what_a_stage_left_are_printed(tmp_path: Path) -> None
     told = CliRunner().invoke(app, ["logs", str(run), "--follow"])  # it has ended: nothing to wait for
     assert told.stdout == "0 ms · training\n2.0 s · checkpoint of round 3: here\n"
     assert CliRunner().invoke(app, ["logs", str(run), "c0.s1"]).stdout == "Traceback\n"
+
+
+def test_a_run_that_may_go_on_on_another_machine_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("training"))
+    (run / ".lock").write_text(json.dumps({"pid": 1, "host": "another-machine", "since": "now"}))
+
+    def its_end(seconds: float) -> None:
+        with MetricsWriter(run / "metrics.jsonl") as writer:
+            writer.write("phase", 5.0, **as_plain(PhaseEvent("saving")))
+        (run / ".lock").unlink()
+
+    monkeypatch.setattr(logs.time, "sleep", its_end)
+    told = CliRunner().invoke(app, ["logs", str(run), "-f"])
+    assert told.stdout == "0 ms · training\n5.0 s · saving\n"
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

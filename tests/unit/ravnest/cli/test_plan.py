@@ -116,6 +116,16 @@ def test_what_is_hardly_meant_is_doubted_beside_the_plan(tmp_path: Path) -> None
     assert json.loads(result.stdout)["plan"] == str(out)
 
 
+def test_a_page_and_a_document_exclude_each_other(tmp_path: Path) -> None:
+    (tmp_path / "nodes.yaml").write_text(fleet("a"), encoding="utf-8")
+    out = tmp_path / "plan.yaml"
+    result = CliRunner().invoke(
+        cli.app, ["plan", str(tmp_path / "nodes.yaml"), "--job", JOB, "-o", str(out), "--json", "--page"]
+    )
+    assert str(result.exception).startswith("--json: ")
+    assert not out.exists()
+
+
 def test_a_machine_that_holds_the_model_may_train_by_itself(tmp_path: Path) -> None:
     nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
     nodes.write_text(fleet("a", "b"), encoding="utf-8")

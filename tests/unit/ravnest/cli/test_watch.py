@@ -60,6 +60,9 @@ def test_a_plan_is_watched_until_ctrl_c(tmp_path: Path, served: list[Any]) -> No
     ((shown, access, listening),) = served
     assert shown == plan
     assert f"http://127.0.0.1:{listening.getsockname()[1]}/?token={access.token}\n" in told.stdout
+    assert "not encrypted" not in told.stderr
+    told = CliRunner().invoke(app, ["watch", str(tmp_path / "plan.yaml"), "--port", "0", "--host", "0.0.0.0"])
+    assert "not encrypted" in told.stderr
 
 
 def test_a_collaborations_folder_shows_its_people(tmp_path: Path, served: list[Any]) -> None:

@@ -66,8 +66,12 @@ def test_without_tensorboard_the_user_is_told_what_to_install(tmp_path: Path, mo
 
 
 def test_a_folder_that_is_no_run_and_one_that_cannot_be_written_are_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"metrics\.jsonl is missing"):
+    with pytest.raises(InvalidInput, match="no run is here"):
         to_tensorboard(tmp_path, tmp_path / "board")
+    (tmp_path / "begins/logs").mkdir(parents=True)
+    (tmp_path / "begins/plan.yaml").touch()
+    with pytest.raises(InvalidInput, match=r"metrics\.jsonl is missing"):
+        to_tensorboard(tmp_path / "begins", tmp_path / "board")
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="cannot be written"):
         to_tensorboard(written(tmp_path), tmp_path / "file")

@@ -43,6 +43,13 @@ def test_a_run_is_its_plan_and_the_job_in_it(tmp_path: Path) -> None:
     assert run.job_file == str(JOB_FILE)
 
 
+def test_a_run_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs/first").mkdir(parents=True)
+    a_run(tmp_path / "runs/first").metrics.touch()
+    monkeypatch.chdir(tmp_path)
+    assert open_run(Path("first")).folder.path == Path("runs/first")
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"nowhere: no run is here: its plan\.yaml is missing"):
         open_run(tmp_path / "nowhere")
