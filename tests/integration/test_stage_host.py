@@ -22,10 +22,29 @@ def test_a_process_that_is_killed_is_told_of_and_so_is_its_child_ended(
     assert said == "said"
     assert actor.run(b"") == ("died", ended_how(137))
     actor.end()
+    until_gone(int(child))
+
+
+def test_a_stage_whose_shell_was_killed_goes_on_and_is_ended_with_its_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_host, "PROGRAM", "tests.support.answers_with_its_id")
+    before = set(psutil.Process().children())
+    actor = StageActor("c0.s0", b"")
+    said, stage = actor.prepare()
+    assert said == "said"
+    (shell,) = set(psutil.Process().children()) - before
+    shell.kill()
+    until_gone(shell.pid)
+    assert actor.run(b"") == ("said", stage)
+    actor.end()
+    until_gone(int(stage))
+    assert actor.run(b"")[0] == "died"
+
+
+def until_gone(pid: int) -> None:
     by = time.monotonic() + GONE_BY_S  # a process that was killed ends soon, not at once
-    while not is_gone(int(child)) and time.monotonic() < by:
+    while not is_gone(pid) and time.monotonic() < by:
         time.sleep(0.01)
-    assert is_gone(int(child))
+    assert is_gone(pid)
 
 
 def is_gone(pid: int) -> bool:

@@ -73,14 +73,18 @@ class StageActor:
         """Wait for the end of the process. Then end what it has started, and let the actor hear of the end.
 
         What the process has said before is still read. A child that it has forked would hold the other end of the line
-        for as long as it lived. Where the shell itself was killed the stage may live, and nothing is done.
+        for as long as it lived.
+
+        Where the shell itself was killed the stage may live, and goes on. The shell is not reaped then: so its id stays
+        that of the stage's group, which `end` ends.
         """
         end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its id stays its own until it is reaped
-        if end is not None and end.si_code == os.CLD_EXITED:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RD)
+        if end is None or end.si_code != os.CLD_EXITED:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_RD)
         process.wait()
 
     def _asked(self, request: bytes) -> Reply:
