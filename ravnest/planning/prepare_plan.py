@@ -289,7 +289,12 @@ def _checked(
             step(f"checking {format_count(len(compared.units), 'unit')} against the model{of}")
             began_s = time.monotonic()
             with naming(job_path, "model"):
-                verify(compared, tried.model, args, kwargs, whole=tried.mapped is None)
+                verified = verify(compared, tried.model, args, kwargs, whole=tried.mapped is None, hold=tried.hold)
+            if verified.not_widened:
+                warn(
+                    "the stages of this model of 16-bit types were compared with it to within 4 roundings only, and not"
+                    f" in float32: {verified.not_widened}"
+                )
             check_s = time.monotonic() - began_s
     found = CheckedModel(captured.costs, reading_s, captured.whole_because, of_taken_buffers(job, job_path, captured))
     # Values that a constructor loads, perhaps from elsewhere than a file, are looked at each time.

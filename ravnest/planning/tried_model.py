@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput, naming
 from ravnest.formatting import size
@@ -23,6 +23,7 @@ from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, Place, 
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.exporting import twin_on_cpu
 from ravnest.splitting.model_source import computed
+from ravnest.splitting.program import is_narrow
 from ravnest.splitting.thinning import KEPT, Blocks, check_repeats, keep_first, repeated_blocks
 
 Check = Literal["full", "sampled", "none"]
@@ -55,6 +56,10 @@ class TriedModel:
     def sparing(self) -> AbstractContextManager[Any]:
         """While it runs: takes no memory for weights that lie in files."""
         return nullcontext() if self.mapped is None else self.mapped.sparing()
+
+    def hold(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of the same values: in a file where the weights are in files."""
+        return tensor if self.mapped is None else self.mapped.put(name, tensor)
 
     def capture(self, job: Job, job_file: str | Path, data: JobData, whole: CapturedModel) -> CapturedModel:
         """Its capture: `whole` itself, or that of the short model.
@@ -135,16 +140,18 @@ def check_room(
     hint = f"plan on a larger machine, or with {less}"
     if mapped:
         # One weight, its gradient, and what a backward makes of them while it adds.
-        largest = max(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+        largest = max(_compared_bytes(tensor) for tensor in (*model.parameters(), *model.buffers()))
         if 3 * largest > free_bytes:
             message = f"has a weight of {size(largest)}; to check the model, planning holds it, its gradient and a copy"
             message += f", which takes {size(3 * largest)}, and this machine has {size(free_bytes)} left"
             raise InvalidInput(message, path=str(job_file), key="model", hint=hint)
         return
     weights = weight_bytes(model)
-    gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    tensors = (*model.parameters(), *model.buffers())
+    wide = sum(_compared_bytes(tensor) for tensor in tensors if is_narrow(tensor.dtype))
+    gradients = sum(_compared_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
     # The stages share the weights of the model; the gradients of both are compared. Activations come on top.
-    needed = weights + 2 * gradients
+    needed = weights + wide + 2 * gradients
     if needed > free_bytes:
         raise InvalidInput(
             f"has {size(weights)} of weights; to check it against its stages, planning holds them and the gradients"
@@ -153,3 +160,8 @@ def check_room(
             key="model",
             hint=hint,
         )
+
+
+def _compared_bytes(tensor: Tensor) -> int:
+    """The bytes in the form in which it is compared: types of 16 bits are, in the end, compared as float32."""
+    return tensor.numel() * 4 if is_narrow(tensor.dtype) else tensor.nbytes

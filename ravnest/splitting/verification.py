@@ -4,9 +4,13 @@ In: a captured model, the model itself and a sample. Out: the largest difference
 equal random numbers, it compares the model, the whole program as one stage, and the program as one stage for each unit.
 Outputs, gradients and changed buffers must agree. This catches mistakes that no rule of the capture foresaw. Large
 gradients are compared by sums over pieces (gradients.py), so that none is kept.
+
+A model of 16-bit types is compared twice: as it is, with room for the roundings of its type, and then with float32 in
+the place of these types (widening.py), as strictly as a float32 model. The first shows that its stages run in these
+types, and the second that no operation is missing or wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,6 +25,14 @@ from ravnest.splitting.gradients import Noted, noting_gradients
 from ravnest.splitting.model_source import twin_of, values_of
 from ravnest.splitting.output_structure import leaves_by_path
 from ravnest.splitting.stage_module import StageModule
+from ravnest.splitting.widening import (
+    computing_widely,
+    is_narrow_anywhere,
+    narrow_constants,
+    wide,
+    widened,
+    widened_model,
+)
 
 _TOLERANCE = 1e-4
 """The largest difference allowed, relative to the largest magnitude in a tensor. Stages repeat the model's own
@@ -40,6 +52,8 @@ class Verification:
     """The largest over all outputs, gradients and buffers in both modes, relative to each one's largest magnitude."""
     short_batches: bool
     """Whether stages give what the model gives for a batch of one sample, so that a short last batch may be used."""
+    not_widened: str = ""
+    """Where a model of 16-bit types was not compared in float32, too: why."""
 
 
 def verify(
@@ -50,14 +64,37 @@ def verify(
     *,
     seed: int = 0,
     whole: bool = True,
+    hold: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
 ) -> Verification:
     """Compare on a sample with real values. The model, on the CPU with weights, is not changed.
 
-    whole: whether the program as one stage is compared, too.
+    whole: whether the program as one stage is compared, too. hold: where the float32 form of a 16-bit weight is kept.
     Raises ModelNotSplittable naming the mode, the tensor and the largest difference.
     """
     kwargs = dict(kwargs or {})
     captured = replace(captured, loss_parameters=(), loss_buffers=())  # the model alone is compared
+    largest = _largest(captured, model, args, kwargs, seed, whole=whole)
+    short = captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed)
+    program = captured.span(0, len(captured.units))
+    not_widened = ""
+    if is_narrow_anywhere(program):
+        if constants := narrow_constants(program):
+            not_widened = f"its forward makes a constant of a 16-bit type, {constants[0]!r}"
+        else:
+            not_widened = _compare_widely(captured, model, args, kwargs, seed, hold)
+    return Verification(largest, short, not_widened)
+
+
+def _largest(
+    captured: CapturedModel,
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    seed: int,
+    *,
+    whole: bool,
+) -> float:
+    """The largest difference of the stages from the model, in both modes. Raises ModelNotSplittable."""
     largest = 0.0
     for training in (True, False):
         mode = "training" if training else "evaluation"
@@ -68,7 +105,35 @@ def verify(
             largest = max(largest, _compare(f"{mode}, {title}", expected, found))
             del found  # before the next gradients
         del expected
-    return Verification(largest, captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed))
+    return largest
+
+
+def _compare_widely(
+    captured: CapturedModel,
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    seed: int,
+    hold: Callable[[str, Tensor], Tensor],
+) -> str:
+    """Compare with float32 in the place of shorter types. Raises ModelNotSplittable.
+
+    Returns why that is not possible where the model's code does not run so.
+    """
+    model = widened_model(model, hold)
+    args, kwargs = tuple(map(wide, args)), {name: wide(tensor) for name, tensor in kwargs.items()}
+    cuts = range(len(captured.units) + 1)
+    for training in (True, False):
+        mode = "training" if training else "evaluation"
+        try:
+            with computing_widely():
+                expected = _eager(captured, model, args, kwargs, training, seed)
+        except (InvalidInput, RuntimeError) as error:
+            return f"it does not run in float32: {error}"
+        found = _staged(captured, model, args, kwargs, list(cuts), training, seed, widely=True)
+        _compare(f"{mode}, cut and in float32", expected, found)
+        del expected, found
+    return ""
 
 
 def _eager(
@@ -103,9 +168,13 @@ def _staged(
     cuts: Sequence[int],
     training: bool,
     seed: int,
+    *,
+    widely: bool = False,
 ) -> dict[str, Compared]:
     weights = values_of(model)  # stages share the parameters, which no forward changes
     spans = [captured.span(start, end) for start, end in pairwise(cuts)]
+    if widely:
+        spans = [widened(span) for span in spans]
     stages = [StageModule(span, weights, copy=False).train(training) for span in spans]
     names = [spec.name for spec in stages[0].program.inputs]
     values = _copies((*args, *(kwargs[name] for name in names[len(args) :])))

@@ -117,6 +117,18 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_built():
     assert "--check none" in e.value.hint
 
 
+def test_the_room_for_weights_of_16_bits_is_that_of_comparing_them_in_float32():
+    with torch.device("meta"):
+        model = nn.Linear(100, 99, bias=False, dtype=torch.bfloat16)
+    needed = 9_900 * (2 + 4 + 2 * 4)
+    check_room("job.yaml", model, needed)
+    with pytest.raises(InvalidInput, match=r"has 19.8 kB of weights"):
+        check_room("job.yaml", model, needed - 1)
+    check_room("job.yaml", model, 3 * 4 * 9_900, mapped=True)
+    with pytest.raises(InvalidInput, match=r"has a weight of 39.6 kB"):
+        check_room("job.yaml", model, 3 * 4 * 9_900 - 1, mapped=True)
+
+
 def test_another_word_is_refused():
     assert check_of("sampled") == "sampled"
     with pytest.raises(InvalidInput, match=r"^check: must be one of full, sampled, none, not 'some'"):

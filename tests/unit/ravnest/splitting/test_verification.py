@@ -1,6 +1,8 @@
 """The check at plan time."""
 
 import dataclasses
+import re
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import ModelNotSplittable
-from ravnest.splitting import CapturedModel, capture, verification, verify
+from ravnest.splitting import CapturedModel, Verification, capture, verification, verify
 from ravnest.splitting.gradients import noting_gradients
 from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.program import Grad, ModelGraph, Operation
@@ -109,3 +111,61 @@ def test_tells_where_one_sample_is_treated_otherwise() -> None:
     sample = (torch.ones(3, 4),)
     model = Lonely()
     assert not verify(capture(model, sample), model, sample).short_batches
+
+
+class Narrow(nn.Module):
+    """Of bfloat16 throughout, with a part that changes its result by less than bfloat16 rounds."""
+
+    def __init__(self, own: Callable[[Tensor], Tensor] = lambda y: y) -> None:
+        super().__init__()
+        self.first, self.last, self.own = nn.Linear(4, 4), nn.Linear(4, 4), own
+        self.register_buffer("scale", torch.ones(4))
+        self.to(torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x) * self.scale
+        return self.last(self.own(y + torch.sin(y * 0.004)))
+
+
+SHORT = torch.linspace(-1, 1, 12).view(3, 4).bfloat16()
+
+
+def test_a_dropped_operator_is_found_below_the_roundings_of_bfloat16() -> None:
+    model = Narrow()
+    right = capture(model, (SHORT,))
+    assert verify(right, model, (SHORT,)) == Verification(0.0, True)
+    for mode, word in (("train", "training"), ("evaluate", "evaluation")):
+        layout = getattr(right, mode)
+        (sine,) = [operation for operation in layout.operations if operation.target == "aten.sin.default"]
+        wrong = dataclasses.replace(right, **{mode: changed(layout, sine.target, target="aten.zeros_like.default")})
+        with pytest.raises(ModelNotSplittable, match=rf"in {word}, cut and in float32, output 0 differs"):
+            verify(wrong, model, (SHORT,))
+
+
+def autocast(y: Tensor) -> Tensor:
+    with torch.autocast(y.device.type, torch.bfloat16):
+        return torch.matmul(y, torch.ones(4, 4, dtype=y.dtype, device=y.device))
+
+
+@pytest.mark.parametrize("own", [lambda y: y.float().softmax(-1).to(torch.bfloat16), autocast])
+def test_code_that_names_its_types_is_compared_in_float32(own: Callable[[Tensor], Tensor]) -> None:
+    model = Narrow(own)
+    assert verify(capture(model, (SHORT,)), model, (SHORT,)).not_widened == ""
+
+
+def only_short(y: Tensor) -> Tensor:
+    if y.dtype != torch.bfloat16:
+        raise TypeError("bfloat16 only")
+    return y
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        (lambda y: y * torch.tensor([0.1], dtype=y.dtype), "makes a constant of a 16-bit type"),
+        (only_short, "does not run in float32: .*bfloat16 only"),
+    ],
+)
+def test_says_why_a_model_was_not_compared_in_float32(own: Callable[[Tensor], Tensor], why: str) -> None:
+    model = Narrow(own)
+    assert re.search(why, verify(capture(model, (SHORT,)), model, (SHORT,)).not_widened)
