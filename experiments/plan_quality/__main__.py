@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments.harness.command import parser_for, run_parts
+from experiments.harness.report import ROOT, Cell, Part, Report
 from experiments.plan_quality import neighbours, parts, public_worlds, ranking, rehearsed
 
 PARTS = [
@@ -30,20 +31,59 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
     parser = parser_for("plan_quality", __doc__, PARTS)
     parser.add_argument("--regions", type=Path, help="a file such as world_regions.yaml (default: a made-up world)")
+    parser.add_argument(
+        "--worlds",
+        nargs="+",
+        default=[],
+        metavar="WORLD[:SAMPLES]",
+        help="of worlds_… only these cases, such as worldwide:488; the others keep their rows (default: all 16)",
+    )
+    parser.add_argument(
+        "--climb-minutes",
+        type=float,
+        default=public_worlds.CLIMB_MINUTES,
+        help="of worlds_…: processor time of hill climbing from each plan (default: %(default)g)",
+    )
     asked = parser.parse_args(arguments)
+    try:
+        public_worlds.cases_of(asked.worlds)
+    except ValueError as error:
+        parser.error(f"--worlds: {error}")
+    if not 0 < asked.climb_minutes <= 60:
+        parser.error(f"--climb-minutes: expected more than 0 and at most 60, not {asked.climb_minutes:g}")
+    folder = asked.out or ROOT / "experiments" / "plan_quality"
+
+    def worlds(model: str) -> Part:
+        earlier = [] if asked.quick else _measured_before(folder, f"worlds_{model}")
+        given = {"asked": asked.worlds, "climb_minutes": asked.climb_minutes, "earlier": earlier}
+        return public_worlds.measure(model, quick=asked.quick, **given)
+
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "brute_force_hard": partial(parts.hard_brute_force, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
-        "worlds_1.3B": partial(public_worlds.measure, "1.3B", quick=asked.quick),
-        "worlds_7B": partial(public_worlds.measure, "7B", quick=asked.quick),
+        "worlds_1.3B": partial(worlds, "1.3B"),
+        "worlds_7B": partial(worlds, "7B"),
         "ranking": partial(ranking.measure, quick=asked.quick),
         "rehearsed": partial(rehearsed.measure, quick=asked.quick),
         "neighbours": partial(neighbours.measure, quick=asked.quick),
     }
     flags = [] if asked.regions is None else ["--regions", str(asked.regions)]
+    flags += ["--worlds", *asked.worlds] if asked.worlds else []
+    flags += (
+        ["--climb-minutes", f"{asked.climb_minutes:g}"] if asked.climb_minutes != public_worlds.CLIMB_MINUTES else []
+    )
     return run_parts("plan_quality", asked, known, title="Plan quality", intro=INTRO, flags=flags)
+
+
+def _measured_before(folder: Path, part: str) -> list[list[Cell]]:
+    """Return the rows of the worlds that an earlier run left, if they have today's columns."""
+    stored = Report(folder, "Plan quality", INTRO).document["parts"].get(part)
+    if stored is None or tuple(stored["tables"][0]["columns"]) != public_worlds.COLUMNS:
+        return []
+    rows: list[list[Cell]] = stored["tables"][0]["rows"]
+    return rows
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import SpanCosts, make_plan
-from experiments.plan_quality.public_worlds import by_hand, climbed, work_of
+from experiments.plan_quality import public_worlds
+from experiments.plan_quality.public_worlds import AVERAGE_EVERY, by_hand, cases_of, climbed, measure, work_of
 from experiments.plan_quality.published_worlds import NODES, published_worlds
 from experiments.plan_quality.worlds import gpt
 
@@ -32,5 +33,24 @@ def test_climbing_from_a_plan_never_loses() -> None:
     small = replace(fleet, nodes=tuple(node for node in fleet.nodes if node.region == "Ohio")[:6], regions=())
     costs, work = gpt(layers=4), work_of(488)
     plan = make_plan(small, costs, work, job={}, job_file="job.yaml")
-    found = climbed(small, SpanCosts(costs, work), plan.clusters, 2, 20)
+    found = climbed(small, SpanCosts(costs, work), plan.clusters, 2, 0.0)
     assert found >= plan.predicted.objective or found == pytest.approx(plan.predicted.objective)
+
+
+def test_cases_are_named_by_world_and_rounds() -> None:
+    assert len(cases_of(())) == 8 * len(AVERAGE_EVERY)
+    assert cases_of(("worldwide:488", "line")) == [("worldwide", 488), ("line", 488), ("line", 4096)]
+    with pytest.raises(ValueError, match="there is no case mars"):
+        cases_of(("mars",))
+
+
+def test_cases_of_earlier_runs_stay_and_what_is_missing_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(world: str, every: int, mine: float) -> list[object]:
+        return [world, every, "2+2", 0, 1.0, mine, 1.0, 0.0, 1.2, 10.0, 5.0, 5.1, "abc"]
+
+    monkeypatch.setattr(public_worlds, "_case", lambda world, every, *_: row(world, every, 1.2))
+    earlier = [row("line", 488, 1.1), row("worldwide", 488, 1.0)]
+    part = measure("1.3B", quick=False, asked=("worldwide:488",), earlier=earlier)
+    assert [(one[0], one[1], one[5]) for one in part.tables[0].rows] == [("worldwide", 488, 1.2), ("line", 488, 1.1)]
+    held = {claim.name: claim.held for claim in part.claims}
+    assert held == {"worlds": False, "mean": None, "simulated": None}
