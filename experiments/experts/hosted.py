@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from experiments.harness.report import ROOT
 from ravnest.dht import new_identity
+from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Answered, Call, Failed
 from ravnest.experts.client import ExpertsClient
 from ravnest.experts.config import ExpertsConfig, load_experts
@@ -166,5 +167,5 @@ def throughput(
 
 def _host_of(client: ExpertsClient, expert: Expert) -> tuple[Expert, str]:
     scores = [[float(one == own) for one in range(side)] for own, side in zip(expert, client.config.grid, strict=True)]
-    (found,) = client.find([scores], best=1, width=1)
+    (found,) = client.find(BeamSearch([scores], width=1, best=1))
     return found[0]

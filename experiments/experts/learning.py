@@ -7,7 +7,7 @@ distributed. Between the two, other batches update the same experts and the trun
 
 import copy
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from experiments.harness.report import Claim, Part, Table, median, spread
 from ravnest.errors import ExpertsUnavailable
+from ravnest.experts.batch_calls import Caller
 from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Answered, Call, Failed
 from ravnest.experts.config import experts_from
@@ -53,7 +54,7 @@ def block(width: int) -> nn.Module:
     return Block(width)
 
 
-class Here:
+class Here(Caller):
     """All experts, in this process. A part of the requests fails, by a generator of its own."""
 
     def __init__(self, side: int, fails: float, seed: int) -> None:
@@ -74,19 +75,8 @@ class Here:
     def __deepcopy__(self, memo: object) -> "Here":
         return self
 
-    def find(
-        self,
-        scores: Sequence[Sequence[Sequence[float]]],
-        *,
-        best: int,
-        width: int,
-        without: Sequence[Collection[Expert]] | None = None,
-    ) -> list[list[tuple[Expert, str]]]:
-        search = BeamSearch(
-            scores, width=width, best=best, without=None if without is None else [frozenset(one) for one in without]
-        )
-        while search.wanted:
-            search.arrived({prefix: range(self.config.grid[len(prefix)]) for prefix in search.wanted})
+    def find(self, search: BeamSearch) -> list[list[tuple[Expert, str]]]:
+        search.take_all(self.config.grid)
         return [[(expert, "here") for expert in found] for found in search.found()]
 
     def call(self, calls: Sequence[Call]) -> list["Future[Answered | Failed]"]:
@@ -106,7 +96,7 @@ class Network(nn.Module):
     def __init__(self, client: Here) -> None:
         super().__init__()
         self.below, self.above = nn.Linear(64, WIDTH), nn.Linear(WIDTH, 10)
-        self.mixture = RemoteMixtureOfExperts(client, k=4)  # type: ignore[arg-type]
+        self.mixture = RemoteMixtureOfExperts(client, k=4)
 
     def forward(self, pixels: Tensor) -> Tensor:
         result: Tensor = self.above(self.mixture(torch.relu(self.below(pixels))))

@@ -28,6 +28,7 @@ from ravnest.driver.preparation import Prepared
 from ravnest.errors import Interrupted, InvalidInput, NotWritten, RunFailed
 from ravnest.factories import FactoryConfig, call
 from ravnest.job.config import Job
+from ravnest.job.experts_table import experts_open
 from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import JobData, baselines_of, make_loss, make_model, search_dirs
 from ravnest.pictures import draw_loss_curve
@@ -141,7 +142,7 @@ def _sample(plan: Plan, sample: FactoryConfig, job: Job, data: JobData, weights:
     """The text that the job's `sample` makes with the trained model. Raises InvalidInput when it returns no text."""
     of_loss = loss_weights(make_loss(job, plan.job_file)).keys()
     model, sparing = trained_model(plan, job, weights.keys() - of_loss, weights)
-    with sparing:
+    with sparing, experts_open(job.experts, model, plan.job_file):
         text = call(sample, search_dirs(plan.job_file), model.eval(), data.given, path=plan.job_file, key="sample")
     if not isinstance(text, str):
         raise InvalidInput(

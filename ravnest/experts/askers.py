@@ -6,13 +6,18 @@ a graph's operation means. Nobody is found by chance: without a caller the opera
 While a plan is made, a machine's speed measured, or a model captured, no expert is asked and none learns: inside
 `standing_in` each has a stand-in that computes c·x with a number c of its own (the mean of x where the shapes differ),
 so that the stages of a plan can be compared with the model without a network.
+
+A stage that forgets its activations runs a forward again before the backward (ravnest/stage/backward.py). Experts have
+changed by then, and may be gone: inside `answers_kept` answers are kept, and inside `answers_again` they are given
+again, and nobody is asked.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,7 +37,15 @@ from ravnest.experts.grid import Expert
 OWN = "#"
 """Begins the name of the asker of a layer that was given a caller. No grid has it in its name."""
 
+STAND_IN = "*"
+"""The name that the stand-ins have in a graph whose forward was computed by them."""
+
+Answers = deque[tuple[Tensor, Tensor]]
+"""Outputs and who gave them (batch_calls.py), of the operations of one forward in their order."""
+
 _standing_in: ContextVar[bool] = ContextVar("standing_in", default=False)
+_kept: ContextVar[Answers | None] = ContextVar("kept_answers", default=None)
+_again: ContextVar[Answers | None] = ContextVar("answers_again", default=None)
 _lock = threading.Lock()
 _of_grids: dict[str, Asker] = {}
 _of_layers: WeakValueDictionary[str, Asker] = WeakValueDictionary()
@@ -47,6 +60,47 @@ def standing_in() -> Iterator[None]:
         yield
     finally:
         _standing_in.reset(before)
+
+
+@contextmanager
+def answers_kept(answers: Answers) -> Iterator[None]:
+    """Inside, in this thread, `answers` gets what the experts answer to forwards."""
+    before = _kept.set(answers)
+    try:
+        yield
+    finally:
+        _kept.reset(before)
+
+
+@contextmanager
+def answers_again(answers: Answers) -> Iterator[None]:
+    """Inside, in this thread, forwards get what was kept of them, in the same order, and no expert is asked."""
+    before = _again.set(answers)
+    try:
+        yield
+    finally:
+        _again.reset(before)
+
+
+def given_again() -> tuple[Tensor, Tensor] | None:
+    """What the operation that runs now was answered the first time; None where answers are not given again.
+
+    Raises IndexError where the forward has more operations than it had the first time.
+    """
+    answers = _again.get()
+    return None if answers is None else answers.popleft()
+
+
+def keep_answer(outputs: Tensor, asked: Tensor) -> None:
+    """Keep what an operation was answered, where answers are kept. The tensors themselves become part of a graph."""
+    answers = _kept.get()
+    if answers is not None:
+        answers.append((outputs.detach(), asked.detach()))
+
+
+def name_in_graph(name: str) -> str:
+    """The name by which the backward of an operation that runs now finds who asks: it may run in another thread."""
+    return STAND_IN if _standing_in.get() else name
 
 
 def register(asker: Asker) -> str:
@@ -84,7 +138,7 @@ def asker_of(name: str, config: str) -> Asker:
 
     Raises InvalidInput where there is none.
     """
-    if _standing_in.get():
+    if name == STAND_IN or _standing_in.get():
         if name.startswith(OWN):
             raise InvalidInput(
                 "a layer RemoteMixtureOfExperts was made with an ExpertsClient, which only this process has",
@@ -124,25 +178,11 @@ class StandIn(Caller):
     """All experts of a grid, which compute something simple and do not learn."""
 
     def __init__(self, config: ExpertsConfig) -> None:
-        self._config = config
+        self.config = config
 
-    @property
-    def config(self) -> ExpertsConfig:
-        return self._config
-
-    def find(
-        self,
-        scores: Sequence[Sequence[Sequence[float]]],
-        *,
-        best: int,
-        width: int,
-        without: Sequence[Collection[Expert]] | None = None,
-    ) -> list[list[tuple[Expert, str]]]:
+    def find(self, search: BeamSearch) -> list[list[tuple[Expert, str]]]:
         """The best experts, as if all were hosted."""
-        left_out = None if without is None else [frozenset(one) for one in without]
-        search = BeamSearch(scores, width=width, best=best, without=left_out)
-        while search.wanted:
-            search.arrived({prefix: range(self._config.grid[len(prefix)]) for prefix in search.wanted})
+        search.take_all(self.config.grid)
         return [[(expert, "stand-in") for expert in found] for found in search.found()]
 
     def call(self, calls: Sequence[Call]) -> list[Future[Answered | Failed]]:
@@ -157,7 +197,7 @@ class StandIn(Caller):
     def _answer(self, call: Call) -> Tensor:
         number = sum(one * (place + 1) for place, one in enumerate(call.expert))
         scale = 0.5 + (number % 7) / 7
-        samples, own = call.tensors[0], self._config
+        samples, own = call.tensors[0], self.config
         if own.input_shape == own.out_shape:
             return scale * call.tensors[-1]
         many = (len(samples), *[1] * len(own.out_shape))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Lock
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ravnest.errors import ExpertsUnavailable
 from ravnest.experts.answer_times import MOST_S
+from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Answered, Call, Failed
 from ravnest.experts.config import ExpertsConfig
 from ravnest.experts.grid import Expert
@@ -42,19 +43,15 @@ HOST, UPDATES = -2, -1
 class Caller(Protocol):
     """Who finds and calls experts: an `ExpertsClient`, or what stands in for one."""
 
-    @property
-    def config(self) -> ExpertsConfig: ...
+    config: ExpertsConfig
 
-    def find(
-        self,
-        scores: Sequence[Sequence[Sequence[float]]],
-        *,
-        best: int,
-        width: int,
-        without: Sequence[Collection[Expert]] | None = None,
-    ) -> list[list[tuple[Expert, str]]]: ...
+    def find(self, search: BeamSearch) -> list[list[tuple[Expert, str]]]:
+        """Go through a search that has just begun; returns each sample's experts with their hosts, the best first."""
+        ...
 
-    def call(self, calls: Sequence[Call]) -> Sequence[Future[Answered | Failed]]: ...
+    def call(self, calls: Sequence[Call]) -> Sequence[Future[Answered | Failed]]:
+        """Send calls, all at the same time. Each future has its result within MOST_S, and never an exception."""
+        ...
 
 
 class MixtureFigures:
@@ -209,12 +206,13 @@ class _Forward:
 
     def look(self, rows: Sequence[int]) -> bool:
         """Find experts for these samples, and ask them; False where there is nobody to ask."""
-        found = self._asker.caller.find(
+        search = BeamSearch(
             [self._scores[row] for row in rows],
-            best=self._k,
             width=self._width,
+            best=self._k,
             without=[self._tried[row] for row in rows],
         )
+        found = self._asker.caller.find(search)
         wanted: dict[tuple[Expert, str], list[int]] = {}
         for row, experts in zip(rows, found, strict=True):
             for expert, host in experts[: self._k - len(self.answers[row])]:

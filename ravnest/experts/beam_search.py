@@ -47,6 +47,11 @@ class BeamSearch:
             sample.take(behind)
         self._next()
 
+    def take_all(self, sides: Sequence[int]) -> None:
+        """Go through to the end where every expert of a grid of these sides is hosted."""
+        while self.wanted:
+            self.arrived({prefix: range(sides[len(prefix)]) for prefix in self.wanted})
+
     def found(self) -> list[list[Expert]]:
         """The experts of each sample, the best first."""
         return [[expert for _, expert in sample.experts()] for sample in self._samples]

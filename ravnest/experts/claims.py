@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ravnest.experts.grid import Claim, Expert, expert_text
+from ravnest.experts.grid import MOST_TERM, Claim, Expert, expert_text
 
 CHECKPOINT_LOOKS = 2
 FRESH_LOOKS = 4
@@ -114,8 +114,12 @@ class Claims:
         return done
 
     def take(self, expert: Expert, state: Kept, origin: Origin) -> Take:
-        """Claim an expert with a state that it has, by a term that is greater than all that were seen."""
-        term = max(state.term, self._terms.get(expert, 0)) + 1
+        """Claim an expert with a state that it has, by a term that is greater than all that were seen.
+
+        Where the greatest term of all was seen, by that one again: then updates decide, and the name, as long as both
+        claims are there.
+        """
+        term = min(max(state.term, self._terms.get(expert, 0)) + 1, MOST_TERM)
         self._terms[expert] = term
         self._own[expert] = claim = Claim(term, state.updates, self._member)
         return Take(expert, claim, origin)

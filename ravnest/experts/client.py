@@ -10,12 +10,14 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from ravnest.dht import KeyIdentity, new_identity
 from ravnest.errors import ExpertsUnavailable, InvalidInput
 from ravnest.experts.announcements import caller_entry, member_withdrawal
+from ravnest.experts.batch_calls import Caller
+from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Answered, Call, Calls, Failed
 from ravnest.experts.config import ExpertsConfig
 from ravnest.experts.directory import Directory
@@ -29,7 +31,7 @@ CLOSE_S = 5.0
 WAIT_STEP_S = 0.1
 
 
-class ExpertsClient:
+class ExpertsClient(Caller):
     """One caller. Its methods may be called from any thread. Copies of a module share it."""
 
     def __init__(
@@ -98,17 +100,9 @@ class ExpertsClient:
         """The hosts that answer this caller, those that are left alone for a while excepted."""
         return self._calls.usable(time.monotonic())
 
-    def find(
-        self,
-        scores: Sequence[Sequence[Sequence[float]]],
-        *,
-        best: int,
-        width: int,
-        without: Sequence[Collection[Expert]] | None = None,
-    ) -> list[list[tuple[Expert, str]]]:
-        """The best experts of each sample that a usable host has, and their hosts; see BeamSearch. `scores`:
-        [sample][dimension][coordinate]."""
-        return self.directory.find(scores, best=best, width=width, usable=self.usable(), without=without)
+    def find(self, search: BeamSearch) -> list[list[tuple[Expert, str]]]:
+        """The best experts of each sample that a usable host has, and their hosts."""
+        return self.directory.find(search, self.usable())
 
     def wait_for_experts(self, count: int, timeout_s: float = 60.0) -> None:
         """Wait until so many experts can be called. Raises ExpertsUnavailable when they cannot in time."""

@@ -61,18 +61,8 @@ class Directory:
         """What the hosts last said of themselves."""
         return self._news
 
-    def find(
-        self,
-        scores: Sequence[Sequence[Sequence[float]]],
-        *,
-        best: int,
-        width: int,
-        usable: Collection[str],
-        without: Sequence[Collection[Expert]] | None = None,
-    ) -> list[list[tuple[Expert, str]]]:
-        """The best experts of each sample that one of the `usable` hosts has, and their hosts; see BeamSearch."""
-        left_out = None if without is None else [frozenset(one) for one in without]
-        search = BeamSearch(scores, width=width, best=best, without=left_out)
+    def find(self, search: BeamSearch, usable: Collection[str]) -> list[list[tuple[Expert, str]]]:
+        """Go through a search; returns the best experts that one of the `usable` hosts has, and their hosts."""
         hosts: dict[Expert, str] = {}
         while search.wanted:
             known = self._read(search.wanted)

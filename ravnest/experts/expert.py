@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ravnest.errors import InvalidInput
 from ravnest.experts.claims import Kept
 from ravnest.experts.config import ExpertsConfig
+from ravnest.experts.grid import MOST_UPDATES
 from ravnest.training.optimizer import build_optimizer, clip_scale, learning_rate
 
 _WEIGHTS, _BUFFERS, _OPTIMIZER = "weights.", "buffers.", "optimizer."
@@ -79,7 +80,7 @@ class HostedExpert:
         self._optimizer.step()
         for parameter in self._parameters:
             parameter.grad = None
-        self.updates += 1
+        self.updates = min(self.updates + 1, MOST_UPDATES)
         return of_inputs
 
     def state(self) -> dict[str, Tensor]:

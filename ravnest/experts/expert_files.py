@@ -17,7 +17,7 @@ from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.weight_files import headers, open_weights
 from ravnest.errors import InvalidInput, NotWritten
 from ravnest.experts.claims import Kept
-from ravnest.experts.grid import Expert, Grid, expert_text
+from ravnest.experts.grid import MOST_TERM, MOST_UPDATES, Expert, Grid, expert_text
 
 _KEPT = "kept"
 _ENDING = ".safetensors"
@@ -69,7 +69,9 @@ class ExpertFiles:
 
 
 def _kept(numbers: Tensor | None, path: Path) -> Kept:
-    if numbers is None or numbers.shape != (2,) or numbers.dtype != torch.int64 or bool((numbers < 0).any()):
+    whole = numbers is not None and numbers.shape == (2,) and numbers.dtype == torch.int64
+    most = torch.tensor([MOST_TERM, MOST_UPDATES])
+    if numbers is None or not whole or bool((numbers < 0).any()) or bool((numbers > most).any()):
         raise InvalidInput(
             "expected the term and the updates of an expert, two whole numbers", path=str(path), key=_KEPT
         )

@@ -46,14 +46,20 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
 
+MOST_TERM = 1 << 32
+MOST_UPDATES = 1 << 48
+"""What counters of an expert can say. Nobody gets there by working. Who announces the greatest term has no lasting
+gain by it (claims.py); an expert that is said to have had the most updates counts no further."""
+
+
 class Claim(msgspec.Struct, frozen=True, array_like=True, order=True):
     """One host's word that it hosts an expert. The greatest of several claims counts.
 
     term: rises with each host that the expert has had. updates: how many the expert had had when the claim began.
     """
 
-    term: _Count
-    updates: _Count
+    term: Annotated[int, msgspec.Meta(ge=0, le=MOST_TERM)]
+    updates: Annotated[int, msgspec.Meta(ge=0, le=MOST_UPDATES)]
     member: _Member
 
 

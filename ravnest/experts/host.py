@@ -34,12 +34,14 @@ from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
 from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import Expert, HostNews, Listens, expert_text, still_known
+from ravnest.experts.kept_copies import KeptCopies
+from ravnest.experts.known_members import KnownMembers
 from ravnest.experts.messages import Backward, Copy, CopyKept, Forward, Hello, Welcome
 from ravnest.experts.request_work import Reply, RequestWork, WorkFigures
 from ravnest.experts.sent_copies import SentCopies
 from ravnest.experts.table_thread import TableThread
-from ring_allreduce import PeerStalled, TransportError, UnknownPeer
-from ring_allreduce.transport import Delivery, Endpoint, Lane, Message, PeerAddress
+from ring_allreduce import PeerStalled, UnknownPeer
+from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
 LOOK_S = 2.0
 """Between two looks at the table."""
@@ -60,6 +62,8 @@ class HostFigures:
     given_up: int = 0
     handed_over: int = 0
     not_written: int = 0
+    copies_refused: int = 0
+    """Copies for which another host had no room."""
     unreachable: int = 0
     """Messages for members that are gone, or take nothing."""
 
@@ -74,6 +78,7 @@ class ExpertHost:
         table: TableThread,
         *,
         most_experts: int,
+        copies: KeptCopies,
         wanted: Sequence[Expert] = (),
         folder: Path | None = None,
         search_dirs: Sequence[Path] = (),
@@ -84,7 +89,7 @@ class ExpertHost:
         """
         Arguments:
             endpoint: named as grid.member_name says, with the codec of messages.py.
-            most_experts: it claims no more.
+            most_experts: it claims no more. copies: what it may keep for other hosts.
             wanted: experts that it claims as soon as nobody else does.
             folder: for checkpoints; without it there are none.
             search_dirs: where the factory's module is looked for. path: the file that is named in errors.
@@ -98,12 +103,11 @@ class ExpertHost:
         self._claims = Claims(endpoint.name, most_experts, wanted)
         self._most_experts = most_experts
         self._experts: dict[Expert, HostedExpert] = {}
-        self._copies: dict[Expert, tuple[dict[str, Tensor], Kept]] = {}
+        self._copies = copies
         self._work = RequestWork(config, self._experts)
         self._seen = Seen({}, {}, {}, complete=False)
         self._hosts: dict[str, HostNews] = {}
-        self._known: set[str] = set()
-        self._unreachable: set[str] = set()
+        self._members = KnownMembers(endpoint, report)
         self._looking: Future[Seen] | None = None
         self._storing: list[Future[Any]] = []
         self._look_at_s = 0.0
@@ -137,7 +141,7 @@ class ExpertHost:
     @property
     def copies(self) -> Mapping[Expert, Kept]:
         """Of which experts it keeps a copy for another host."""
-        return {expert: kept for expert, (_, kept) in self._copies.items()}
+        return self._copies.kept
 
     def stop(self) -> None:
         """Let `serve` end, from any thread or signal handler."""
@@ -174,7 +178,11 @@ class ExpertHost:
         elif isinstance(message, Copy) and delivery.sender in self._hosts:
             self._take_copy(delivery.sender, message, delivery.tensors)
         elif isinstance(message, CopyKept) and not message.take_over:
-            self._copied.kept(message.expert, delivery.sender, message.updates)
+            if message.kept:
+                self._copied.kept(message.expert, delivery.sender, message.updates)
+            elif message.expert in self._experts:
+                self.figures.copies_refused += 1
+                self._copied.refused(message.expert, delivery.sender, now_s)
         elif isinstance(message, CopyKept) and delivery.sender in self._offered.get(message.expert, ()):
             if message.taken_over:
                 self._handed_over(message.expert, delivery.sender)
@@ -198,22 +206,26 @@ class ExpertHost:
 
     def _take_copy(self, sender: str, message: Copy, tensors: tuple[Tensor, ...]) -> None:
         expert, kept = message.expert, Kept(message.term, message.updates)
-        whole = len(set(message.names)) == len(message.names) == len(tensors)
-        if not whole or not self._config.places.holds(expert):
+        if not len(set(message.names)) == len(message.names) == len(tensors) or not self._config.places.holds(expert):
             return
         # Only who hosts an expert may say in what state it is. Where the table does not say yet who does, nobody may
         # replace what there is.
         claim = self._seen.claims.get(expert)
         if expert in self._copies if claim is None else claim.value.member != sender:
             return
-        held = self._copies.get(expert)
-        if held is None or (kept.term, kept.updates) >= (held[1].term, held[1].updates):
-            self._copies[expert] = dict(zip(message.names, tensors, strict=True)), kept
-        taken = False
-        if message.take_over and not self._leaving and expert not in self._experts and self._claims.room:
-            taken = self._host(self._claims.take(expert, kept, Origin.HANDED_OVER))
-        kept_it = CopyKept(expert=expert, updates=message.updates, take_over=message.take_over, taken_over=taken)
-        self._send(sender, kept_it)
+        state, taken = dict(zip(message.names, tensors, strict=True)), False
+        takes = message.take_over and not self._leaving and expert not in self._experts and self._claims.room
+        if takes and self._copies.fits(state):
+            taken = self._host(self._claims.take(expert, kept, Origin.HANDED_OVER), (state, kept))
+        over = message.take_over
+        has = taken or (not over and self._copies.keep(expert, state, kept, self._is_stand_by))
+        self._send(sender, CopyKept(expert=expert, updates=kept.updates, kept=has, take_over=over, taken_over=taken))
+
+    def _is_stand_by(self, expert: Expert) -> bool:
+        """Whether this host is to keep a copy of an expert: of one whose host is gone, and of what comes here."""
+        claim = self._seen.claims.get(expert)
+        takes = {name: host.most_experts for name, host in self._hosts.items()} | {self.name: self._most_experts}
+        return claim is None or stand_by(expert, takes, claim.value.member) == self.name
 
     def _send_copy(self, expert: Expert, to: str, *, take_over: bool) -> bool:
         held = self._experts[expert]
@@ -290,19 +302,7 @@ class ExpertHost:
         self._hosts = {name: one.value for name, one in hosts.items() if name != self._endpoint.name}
         members = {name: host.at for name, host in self._hosts.items()}
         members |= {name: one.value for name, one in callers.items()}
-        for gone in self._known - members.keys():
-            self._endpoint.disconnect([gone])
-            self._known.discard(gone)
-        for name, one in members.items():
-            try:
-                self._endpoint.connect({name: PeerAddress(one.host, one.pipeline_port, one.bulk_port)})
-            except (InvalidInput, TransportError) as error:  # whoever writes to the table may say anything
-                if name not in self._unreachable:
-                    self._report(f"{name} cannot be reached: {error}")
-                self._unreachable.add(name)
-            else:
-                self._known.add(name)
-        self._unreachable &= members.keys()
+        self._members.meet(members)
         if seen.complete:
             experts = list(self._config.places.experts())
             claims = {expert: one.value for expert, one in self._seen.claims.items()}
@@ -314,24 +314,24 @@ class ExpertHost:
                 else:
                     self._host(decided)
 
-    def _host(self, taken: Take) -> bool:
+    def _host(self, taken: Take, handed_over: tuple[Mapping[str, Tensor], Kept] | None = None) -> bool:
         """Begin to host an expert; False where its state is of another kind of expert, and nothing is hosted."""
         made = build_expert(self._config, taken.expert, self._search_dirs, self._path)
         expert = HostedExpert(made, self._config)
         expert.term = taken.claim.term
         try:
             if taken.origin in (Origin.COPY, Origin.HANDED_OVER):
-                state, kept = self._copies[taken.expert]
+                state, kept = handed_over or self._copies.state(taken.expert)
                 expert.restore(state, Kept(taken.claim.term, kept.updates))
             elif taken.origin is Origin.CHECKPOINT and self._files is not None:
                 state, kept = self._files.read(taken.expert)
                 expert.restore(state, Kept(taken.claim.term, kept.updates))
         except InvalidInput as error:
             self._report(f"{expert_text(taken.expert)}: the {taken.origin.value} cannot be used: {error}")
-            self._copies.pop(taken.expert, None)
+            self._copies.drop(taken.expert)
             self._claims.gave(taken.expert)
             return False
-        self._copies.pop(taken.expert, None)
+        self._copies.drop(taken.expert)
         self._experts[taken.expert] = expert
         self.figures.began[taken.origin.value] += 1
         self._report(f"{expert_text(taken.expert)}: hosted here, {taken.origin.value}, {expert.updates} updates")
@@ -348,7 +348,8 @@ class ExpertHost:
     def _copy_changed(self, now_s: float) -> None:
         takes = {name: host.most_experts for name, host in self._hosts.items()}
         for expert, held in self._experts.items():
-            to = stand_by(expert, takes, self._endpoint.name)
+            refusers = self._copied.refusers(expert, now_s)
+            to = stand_by(expert, {name: most for name, most in takes.items() if name not in refusers}, self.name)
             if to is None or not self._copied.is_due(expert, to, held.updates, now_s):
                 continue
             if self._send_copy(expert, to, take_over=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ravnest.experts.grid import MOST_DIMENSIONS, MOST_SIDE, Expert
+from ravnest.experts.grid import MOST_DIMENSIONS, MOST_SIDE, MOST_TERM, MOST_UPDATES, Expert
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
 Coordinates = Annotated[
@@ -69,17 +69,19 @@ class Copy(Message, frozen=True, kw_only=True, tag="copy"):
     """The state of an expert, for the stand-by host. take_over: it is to host the expert from now on."""
 
     expert: Coordinates
-    term: Count
-    updates: Count
+    term: Annotated[int, between(0, MOST_TERM)]
+    updates: Annotated[int, between(0, MOST_UPDATES)]
     names: Names
     take_over: bool = False
 
 
 class CopyKept(Message, frozen=True, kw_only=True, tag="copy_kept"):
-    """The stand-by has the copy. take_over: as in the Copy. taken_over: it hosts the expert now."""
+    """Whether the stand-by has the copy: it may have no room for it. take_over: as in the Copy. taken_over: it hosts
+    the expert now."""
 
     expert: Coordinates
     updates: Count
+    kept: bool = True
     take_over: bool = False
     taken_over: bool = False
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ravnest.dht import new_identity, read_identity
@@ -16,6 +17,7 @@ from ravnest.errors import InvalidInput
 from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.grid import member_name
 from ravnest.experts.host import LOOK_S, ExpertHost
+from ravnest.experts.kept_copies import KeptCopies
 from ravnest.experts.messages import codec
 from ravnest.experts.table_thread import TableThread
 from ravnest.free_memory import free_bytes
@@ -24,6 +26,10 @@ from ring_allreduce.transport import TOKEN_BYTES, ZmqEndpoint
 
 MEMORY_PART = 0.5
 """Of the free memory, what experts may take. The rest is for batches, messages and others."""
+
+COPY_SLACK, COPY_SLACK_BYTES = 2, 1 << 16
+"""A copy of another host's expert may have so many times the bytes that are counted for one, and so many more: counters
+and small tensors of optimizers are not counted, and an optimizer may keep more of small matrices than of large ones."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 KEY_FILE = "host.key"
@@ -54,17 +60,38 @@ def shared_token(path: Path | None, host: str, name: str) -> bytes:
     return token
 
 
-def experts_that_fit(config: ExpertsConfig, search_dirs: Sequence[Path], path: str | None, free: int) -> int:
-    """How many experts `free` bytes of memory hold, each with its gradient, its optimizer's state, and a copy of as
-    many of another host's; at most the whole grid. Raises InvalidInput when it is none."""
+@dataclass(frozen=True)
+class Room:
+    """What fits into a part of this machine's memory."""
+
+    budget_bytes: int
+    state_bytes: int
+    """Of one expert: its weights, its optimizer's state and its buffers."""
+    gradient_bytes: int
+    places: int
+
+    @property
+    def experts(self) -> int:
+        """How many experts fit, each with its gradient and with a copy of another host's; at most the whole grid."""
+        return min(self.budget_bytes // (2 * self.state_bytes + self.gradient_bytes), self.places)
+
+    def copies(self, experts: int) -> int:
+        """How many copies fit beside so many experts; as many as those at least, since they count on others, too."""
+        left = self.budget_bytes - experts * (self.state_bytes + self.gradient_bytes)
+        return min(max(left // self.state_bytes, experts), self.places)
+
+
+def room_for(config: ExpertsConfig, search_dirs: Sequence[Path], path: str | None, free: int) -> Room:
+    """What MEMORY_PART of `free` bytes holds. Raises InvalidInput when that is not one expert."""
     first = build_expert(config, (0,) * len(config.grid), search_dirs, path)
     weights = sum(one.nbytes for one in first.parameters())
-    state = state_bytes_per_parameter_byte(config.optimizer)
-    each = int(weights * (2 * (1 + state) + 1)) + sum(one.nbytes for one in first.buffers())
-    fit = int(free * MEMORY_PART) // each
-    if not fit:
-        raise InvalidInput(f"one expert takes {each / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free", path=path)
-    return min(fit, len(config.places))
+    state = int(weights * (1 + state_bytes_per_parameter_byte(config.optimizer)))
+    buffers = sum(one.nbytes for one in first.buffers())
+    room = Room(int(free * MEMORY_PART), state + buffers, weights, len(config.places))
+    if not room.experts:
+        each = (2 * room.state_bytes + room.gradient_bytes) / 2**20
+        raise InvalidInput(f"one expert takes {each:.0f} MiB, and {free / 2**20:.0f} MiB are free", path=path)
+    return room
 
 
 @contextlib.contextmanager
@@ -99,10 +126,10 @@ def opened_host(
         wanted = [one for pattern in experts for one in config.places.matching(pattern)]
     except InvalidInput as error:
         raise InvalidInput(error.message, key="experts") from error
-    fit = experts_that_fit(config, search_dirs, path, free_bytes())
-    most = fit if most_experts is None else most_experts
-    if most > fit:
-        report(f"{most} experts may take more than half of the free memory, which holds {fit}")
+    room = room_for(config, search_dirs, path, free_bytes())
+    most = room.experts if most_experts is None else most_experts
+    if most > room.experts:
+        report(f"{most} experts may take more than half of the free memory, which holds {room.experts}")
     identity = new_identity()
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,6 +152,7 @@ def opened_host(
             endpoint,
             table,
             most_experts=most,
+            copies=KeptCopies(room.copies(most), COPY_SLACK * room.state_bytes + COPY_SLACK_BYTES),
             wanted=wanted,
             folder=folder,
             search_dirs=search_dirs,

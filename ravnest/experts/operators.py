@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ravnest.experts.askers import asker_of, config_from
+from ravnest.experts.askers import asker_of, config_from, given_again, keep_answer, name_in_graph
 from ravnest.experts.batch_calls import ask, teach
 
 
@@ -32,6 +32,9 @@ def ask_experts(
     training: bool,
 ) -> tuple[Tensor, Tensor]:
     """The outputs of the k best experts of each sample, and who gave them. Raises as `asker_of` and `ask` do."""
+    again = given_again()
+    if again is not None:
+        return again
     outputs, asked = ask(
         asker_of(asker, config),
         _here(samples),
@@ -41,7 +44,9 @@ def ask_experts(
         width=width,
         training=training,
     )
-    return outputs.to(samples.device), asked.to(samples.device)
+    outputs, asked = outputs.to(samples.device), asked.to(samples.device)
+    keep_answer(outputs, asked)
+    return outputs, asked
 
 
 @torch.library.custom_op("ravnest::teach_experts", mutates_args=())
@@ -76,7 +81,8 @@ def _(samples: Tensor, gradient: Tensor, asked: Tensor, asker: str, config: str,
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    samples, _, ctx.asker, ctx.config, _, _, ctx.backward_k_min, _, _ = inputs
+    samples, _, asker, ctx.config, _, _, ctx.backward_k_min, _, _ = inputs
+    ctx.asker = name_in_graph(asker)
     ctx.save_for_backward(samples, output[1])
 
 

@@ -330,6 +330,11 @@ class Job(Section):
                 f"max_staleness: schedule {self.schedule} is synchronous, so it must be 0 (or left out),"
                 f" not {self.max_staleness}"
             )
+        if self.experts is not None and self.precision == "float16":
+            raise ValueError(
+                "precision: float16 multiplies gradients by a scale, and runs a backward that overflows again; experts"
+                " of others would learn from both: use bfloat16 or float32"
+            )
         if self.stop.minutes is not None and self.optimizer.schedule.name != "constant":
             raise ValueError(
                 f"optimizer.schedule.name: {self.optimizer.schedule.name} needs a known end, which a run that"

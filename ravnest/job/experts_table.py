@@ -6,12 +6,14 @@ In: the job's section `experts`, and the programs of a stage. Out: open clients,
 
 import socket
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
+from torch import nn
 
 from ravnest.errors import InvalidInput, naming
 from ravnest.job_sections import PositiveFloat, Section
@@ -59,9 +61,32 @@ def experts_stand_in(table: ExpertsTableConfig | None) -> Iterator[None]:
         yield
 
 
+def answers_kept(table: ExpertsTableConfig | None, answers: deque[Any]) -> AbstractContextManager[None]:
+    """Inside, `answers` gets what experts answer, for the same forward run again inside `answers_again`."""
+    if table is None:
+        return nullcontext()
+    from ravnest.experts import askers
+
+    return askers.answers_kept(answers)
+
+
+def answers_again(table: ExpertsTableConfig | None, answers: deque[Any]) -> AbstractContextManager[None]:
+    """Inside, no expert is asked: each operation gets what it got the first time."""
+    if table is None:
+        return nullcontext()
+    from ravnest.experts import askers
+
+    return askers.answers_again(answers)
+
+
+def asks_experts(program: StageProgram) -> bool:
+    """Whether a span of a model asks experts of others."""
+    return OPERATORS in program.imports
+
+
 def check_experts(table: ExpertsTableConfig | None, program: StageProgram, job_file: str | Path) -> None:
     """Raises InvalidInput where the model asks experts, and the job does not say where they are."""
-    if table is None and OPERATORS in program.imports:
+    if table is None and asks_experts(program):
         raise InvalidInput(
             "the model has a layer RemoteMixtureOfExperts, and the job does not say where its experts are",
             path=str(job_file),
@@ -80,7 +105,27 @@ def open_experts(table: ExpertsTableConfig | None, programs: Iterable[StageProgr
     programs = list(programs)
     for program in programs:
         check_experts(table, program, job_file)
-    described = sorted({text for program in programs for text in _grids_of(program)})
+    _open(table, {text for program in programs for text in _grids_of(program)}, job_file)
+
+
+@contextmanager
+def experts_open(
+    table: ExpertsTableConfig | None, asked_by: Iterable[StageProgram] | nn.Module, job_file: str | Path
+) -> Iterator[None]:
+    """Inside, the experts that programs or a whole model ask can be asked. Raises as `open_experts` does."""
+    try:
+        if isinstance(asked_by, nn.Module):
+            _open(table, _grids_of_model(asked_by) if table is not None else (), job_file)
+        else:
+            open_experts(table, asked_by, job_file)
+        yield
+    finally:
+        if table is not None:
+            close_experts()
+
+
+def _open(table: ExpertsTableConfig | None, described: Collection[str], job_file: str | Path) -> None:
+    """Open a client for each of these grids (text as askers.text_of gives it)."""
     if table is None or not described:
         return
     from ravnest.experts import ExpertsClient, shared_token
@@ -88,7 +133,7 @@ def open_experts(table: ExpertsTableConfig | None, programs: Iterable[StageProgr
     from ravnest.experts.batch_calls import Asker
 
     with _opening:
-        for text in described:
+        for text in sorted(described):
             config = config_from(text)
             if config.name in opened_grids():
                 continue
@@ -135,6 +180,13 @@ def _token_file(table: ExpertsTableConfig, job_file: str | Path) -> Path | None:
     if not path.is_file():  # shared_token would make one, which nobody else has
         raise InvalidInput(f"there is no file {path}: copy the experts' token to this machine")
     return path
+
+
+def _grids_of_model(model: nn.Module) -> set[str]:
+    from ravnest.experts import RemoteMixtureOfExperts
+    from ravnest.experts.askers import text_of
+
+    return {text_of(layer.config) for layer in model.modules() if isinstance(layer, RemoteMixtureOfExperts)}
 
 
 def _grids_of(program: StageProgram) -> set[str]:

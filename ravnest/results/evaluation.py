@@ -23,7 +23,7 @@ from ravnest.errors import Interrupted, InvalidInput, RunFailed, naming
 from ravnest.factories import user_code
 from ravnest.formatting import size
 from ravnest.free_memory import free_bytes
-from ravnest.job.experts_table import close_experts, open_experts
+from ravnest.job.experts_table import experts_open
 from ravnest.job.materials import baselines_of, capture_job, load_data, search_dirs
 from ravnest.job.pretrained import saved_weights
 from ravnest.planning.workload import evaluation_batch
@@ -288,14 +288,9 @@ def evaluate(
             if stop():
                 raise _StoppedError
 
-        open_experts(job.experts, programs, job_file)
-        try:
-            with suppress(_StoppedError):
-                for first in range(0, len(batches), at_once):
-                    sums.add(programs, batches[first : first + at_once], one_more)
-        finally:
-            if job.experts is not None:
-                close_experts()
+        with experts_open(job.experts, programs, job_file), suppress(_StoppedError):
+            for first in range(0, len(batches), at_once):
+                sums.add(programs, batches[first : first + at_once], one_more)
     if sums.samples == 0:
         raise Interrupted("stopped before any of the samples were through: there is nothing to tell")
     whole = sum(map(len, all_batches))

@@ -11,6 +11,7 @@ second forward uses the weights, the buffers and the stream of random numbers of
 numbers. Its writes to buffers are undone, so that batch-norm's statistics are updated once for each micro-batch.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,6 +140,8 @@ class Forgotten:
     """The parameters that the first forward used."""
     buffers: Mapping[str, Tensor]
     """The buffers that the first forward may have written, as it found them."""
+    answers: deque[Any]
+    """What experts of others answered in the first forward (ravnest/job/experts_table.py)."""
 
 
 class Replayer:

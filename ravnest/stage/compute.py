@@ -8,15 +8,19 @@ keeps them (design §6).
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ravnest.errors import RunFailed
+from ravnest.job.experts_table import answers_again, answers_kept, asks_experts
 from ravnest.splitting import StageModule
 from ravnest.splitting.program import check_inputs
 from ravnest.stage.backward import Forgotten, MicroBatchGraph, Replayer, Root, scaled_backward, whole
@@ -65,7 +69,8 @@ class StageCompute:
         self._mixed = MixedPrecision(setup.job.precision, setup.machine.device)
         self._replayer = Replayer(setup.program, module) if setup.bounds.recomputes else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
-        self.splitter = Splitter() if setup.shape.room else None
+        taught = "experts of others would be taught twice" if asks_experts(setup.program) else None
+        self.splitter = Splitter(taught) if setup.shape.room else None
         """Splits backwards; None where they are never split."""
         self.tied = TiedParameters(setup.tied, weights, setup.job.update_every, setup.job.max_staleness)
         self._losses: list[float] = []
@@ -100,7 +105,9 @@ class StageCompute:
         buffers = {} if replayer is None else replayer.buffers()
         if replayer is not None:
             self._seed(micro_batch)  # as it will be the second time, when no batch is read
-        with self._activations.forward(micro_batch, inputs, forget=replayer is not None):
+        answers: deque[Any] = deque()
+        keeping = nullcontext() if replayer is None else answers_kept(setup.job.experts, answers)
+        with self._activations.forward(micro_batch, inputs, forget=replayer is not None), keeping:
             outputs = self._run(inputs, target)
         if setup.is_last:
             self._losses.append(float(outputs[0].detach()))
@@ -111,7 +118,7 @@ class StageCompute:
         if replayer is None:
             self._alive[micro_batch] = MicroBatchGraph(inputs, *self._root(outputs), parameters)
         else:
-            self._alive[micro_batch] = Forgotten(inputs, target, parameters, buffers)
+            self._alive[micro_batch] = Forgotten(inputs, target, parameters, buffers, answers)
         return () if setup.is_last else self.device.take([output.detach() for output in outputs])
 
     def backward(
@@ -241,7 +248,8 @@ class StageCompute:
             return alive
         assert self._replayer is not None
         self._seed(micro_batch)
-        with self._replayer.as_it_was(alive, self.weights.current()):
+        again = answers_again(self._setup.job.experts, alive.answers)
+        with self._replayer.as_it_was(alive, self.weights.current()), again:
             outputs = self._run(alive.inputs, alive.target)
         self._activations.replayed(micro_batch, alive.inputs)
         return MicroBatchGraph(alive.inputs, *self._root(outputs), alive.parameters)

@@ -179,10 +179,11 @@ class WeightPass:
 class Splitter:
     """Splits the backwards of one stage."""
 
-    def __init__(self) -> None:
-        self.refused: str | None = None
+    def __init__(self, refused: str | None = None) -> None:
+        """`refused`: why this stage's backward may not even be tried."""
+        self.refused = refused
         """Why this stage's backward cannot be split; None where it can be, or was not tried yet."""
-        self.tried = False
+        self.tried = refused is not None
         self._frontiers: dict[tuple[torch.Size, ...], Frontier] = {}
 
     def input_gradients(self, graph: MicroBatchGraph, received: Sequence[Tensor]) -> WeightPass:

@@ -1,13 +1,17 @@
 """Experts for tests: small ones, a hash table without sockets, and a client whose experts are in the same process."""
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from ravnest.dht import Entry, EntryStored, HashTable, KeyFound, KeyIdentity, Record, new_identity
+from ravnest.experts import RemoteMixtureOfExperts
+from ravnest.experts.batch_calls import Caller
 from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Answered, Call, Failed
 from ravnest.experts.config import ExpertsConfig, build_expert, experts_from
@@ -129,7 +133,30 @@ class TableOfTest(TableThread):
         return tuple(record for record in self.contents.records.get(key, {}).values() if record.value)
 
 
-class LocalClient:
+class Calling(nn.Module):
+    """The model of a job, whose middle layer asks experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mixture = RemoteMixtureOfExperts(small_grid(), k=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed, balance = self.mixture.with_balance(self.below(x))
+        return self.above(mixed) + balance
+
+
+def calling() -> nn.Module:
+    return Calling()
+
+
+def vectors() -> SimpleNamespace:
+    """Data for it."""
+    x = torch.randn(32, WIDTH, generator=torch.Generator().manual_seed(0))
+    return SimpleNamespace(train=TensorDataset(x, x.flip(1)), held_out=TensorDataset(x[:8], x[:8].flip(1)))
+
+
+class LocalClient(Caller):
     """Has all experts of a grid in this process. `fails` says of a call why it fails, or None."""
 
     def __init__(self, config: ExpertsConfig, fails: Callable[[Call], str | None] = lambda _: None) -> None:
@@ -142,19 +169,8 @@ class LocalClient:
     def __deepcopy__(self, memo: object) -> "LocalClient":
         return self
 
-    def find(
-        self,
-        scores: Sequence[Sequence[Sequence[float]]],
-        *,
-        best: int,
-        width: int,
-        without: Sequence[Collection[Expert]] | None = None,
-    ) -> list[list[tuple[Expert, str]]]:
-        left_out = None if without is None else [frozenset(one) for one in without]
-        search = BeamSearch(scores, width=width, best=best, without=left_out)
-        sides = self.config.places.sides
-        while search.wanted:
-            search.arrived({prefix: range(sides[len(prefix)]) for prefix in search.wanted})
+    def find(self, search: BeamSearch) -> list[list[tuple[Expert, str]]]:
+        search.take_all(self.config.grid)
         return [[(expert, "host") for expert in found] for found in search.found()]
 
     def call(self, calls: Sequence[Call]) -> list[Future[Answered | Failed]]:

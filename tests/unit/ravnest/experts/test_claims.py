@@ -12,7 +12,7 @@ from ravnest.experts.claims import (
     rank,
     stand_by,
 )
-from ravnest.experts.grid import Claim, Expert, Grid
+from ravnest.experts.grid import MOST_TERM, Claim, Expert, Grid
 
 GRID = Grid("test", (2, 2))
 EXPERTS = list(GRID.experts())
@@ -108,3 +108,13 @@ def test_copies_come_to_hosts_in_proportion_to_what_they_take() -> None:
     experts = list(Grid("test", (32, 32)).experts())
     of_two = [stand_by(expert, {A: 1, B: 30, C: 3}, A) for expert in experts]
     assert 60 < of_two.count(C) < 130  # 93 of 1024 are expected
+
+
+def test_who_claims_by_the_greatest_term_of_all_keeps_an_expert_no_longer_than_its_claim() -> None:
+    host = Claims(A, 4, wanted=[(0, 0)])
+    look(host)
+    assert look(host, {(0, 0): Claim(MOST_TERM, 0, C)}) == [GiveUp((0, 0), C)]
+    (taken,) = look(host, copies={(0, 0): Kept(MOST_TERM, 7)})
+    assert isinstance(taken, Take)
+    assert taken.claim == Claim(MOST_TERM, 7, A)
+    assert look(host, {(0, 0): taken.claim}) == []

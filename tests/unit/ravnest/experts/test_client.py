@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ravnest.errors import ExpertsUnavailable, InvalidInput
+from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Call, Failed
 from ravnest.experts.client import ExpertsClient
 from ravnest.experts.grid import member_name
@@ -33,7 +34,7 @@ def test_calls_of_hosts_that_are_not_known_fail_and_after_closing_all_do() -> No
     (future,) = made.call([call])
     assert future.result(10) == Failed("lost")
     assert made.usable() == frozenset()
-    assert made.find([[[0.0, 0.0], [0.0, 0.0]]], best=1, width=1) == [[]]
+    assert made.find(BeamSearch([[[0.0, 0.0], [0.0, 0.0]]], width=1, best=1)) == [[]]
     made.close()
     (future,) = made.call([call])
     assert future.result(10) == Failed("closed")

@@ -3,6 +3,7 @@ import time
 import pytest
 
 from ravnest.experts.announcements import claim_entries, host_entry
+from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.directory import Directory
 from ravnest.experts.grid import Claim, Expert, Grid, HostNews, Listens, member_name
 from tests.support.experts import TableContents, TableOfTest
@@ -33,9 +34,9 @@ def hosted() -> Hosted:
 def test_the_best_hosted_experts_are_found_with_their_hosts(hosted: Hosted) -> None:
     directory = Directory(hosted.table, GRID, lambda: None)
     try:
-        found = directory.find([SCORES], best=4, width=2, usable={hosted.name})
+        found = directory.find(BeamSearch([SCORES], width=2, best=4), {hosted.name})
         assert found == [[((1, 0), hosted.name), ((0, 0), hosted.name)]]
-        assert directory.find([SCORES], best=4, width=2, usable={"another"}) == [[]]
+        assert directory.find(BeamSearch([SCORES], width=2, best=4), {"another"}) == [[]]
         assert directory.count({hosted.name}) == 2
     finally:
         directory.close()
@@ -45,11 +46,11 @@ def test_what_is_known_is_read_quickly_then_thoroughly_and_not_again_for_a_while
     directory = Directory(hosted.table, GRID, lambda: None)
     wanted = [GRID.prefix_key(one) for one in ((), (0,), (1,))]
     try:
-        directory.find([SCORES], best=1, width=2, usable={hosted.name})
+        directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name})
         assert sorted(key for key in hosted.table.reads if key != GRID.hosts_key) == wanted
         assert not [key for key in hosted.table.thorough_reads if key != GRID.hosts_key]
         for _ in range(5):
-            directory.find([SCORES], best=1, width=2, usable={hosted.name})
+            directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name})
         assert sorted(key for key in hosted.table.reads if key != GRID.hosts_key) == sorted(2 * wanted)
         assert sorted(key for key in hosted.table.thorough_reads if key != GRID.hosts_key) == wanted
     finally:
@@ -60,11 +61,11 @@ def test_who_is_told_that_an_expert_is_gone_reads_again(hosted: Hosted) -> None:
     directory = Directory(hosted.table, GRID, lambda: None)
     try:
         for _ in range(2):  # at first, and thoroughly
-            directory.find([SCORES], best=1, width=2, usable={hosted.name})
+            directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name})
         hosted.host((1, 1))
-        assert directory.find([SCORES], best=1, width=2, usable={hosted.name}) == [[((1, 0), hosted.name)]]
+        assert directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name}) == [[((1, 0), hosted.name)]]
         directory.forget((1, 0))
-        assert directory.find([SCORES], best=1, width=2, usable={hosted.name}) == [[((1, 1), hosted.name)]]
+        assert directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name}) == [[((1, 1), hosted.name)]]
     finally:
         directory.close()
 

@@ -9,6 +9,7 @@ from ravnest.experts.claims import OTHERS_LOOKS, Kept
 from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import Expert, Listens, member_name
 from ravnest.experts.host import ExpertHost
+from ravnest.experts.kept_copies import KeptCopies
 from ravnest.experts.messages import Answer, Backward, Copy, CopyKept, Forward, Hello, Refused, Welcome, codec
 from ring_allreduce import TransportError
 from ring_allreduce.transport import InProcessNetwork, Lane, Message, PeerAddress
@@ -43,7 +44,7 @@ class Town:
         table.run(lambda node: node.store(caller_entry(CONFIG.places, own)))
         self.lines: list[str] = []
 
-    def host(self, wanted: list[Expert], *, most: int = 4, folder: Path | None = None) -> ExpertHost:
+    def host(self, wanted: list[Expert], *, most: int = 4, copies: int = 4, folder: Path | None = None) -> ExpertHost:
         table = TableOfTest(self.contents)
         endpoint = self.network.endpoint(member_name("host", table.identity.public_key), codec())
         endpoint.address = PeerAddress("in-process", 1, 1)  # what the table says has ports
@@ -53,6 +54,7 @@ class Town:
             endpoint,
             table,
             most_experts=most,
+            copies=KeptCopies(copies, 10_000),
             wanted=wanted,
             folder=folder,
             look_s=0.0,
@@ -183,7 +185,7 @@ def test_nobody_is_handed_more_than_it_takes_and_strangers_hand_nothing() -> Non
     line.send(right.name, Lane.BULK, message, list(state.values()))
     steps(right, times=1)
     kept = [one.message for one in line.poll(0.0) if isinstance(one.message, CopyKept)]
-    assert CopyKept(expert=(0, 0), updates=1, take_over=True, taken_over=False) in kept
+    assert CopyKept(expert=(0, 0), updates=1, kept=False, take_over=True, taken_over=False) in kept
     assert not any(one.taken_over for one in kept)
 
 
@@ -275,3 +277,29 @@ def test_only_who_hosts_an_expert_replaces_its_copy() -> None:
     line.send(right.name, Lane.BULK, lie, [torch.zeros(WIDTH)])
     steps(right)
     assert right.copies.get((0, 0)) != Kept(999, 999)
+
+
+def test_a_host_without_room_refuses_copies_which_then_go_to_others() -> None:
+    town = Town()
+    left, full = town.host([*LEFT, *RIGHT]), town.host([], copies=1)
+    steps(left, full, times=5)
+    assert len(full.copies) == 1
+    assert left.figures.copies_refused == 3
+    other = town.host([])
+    steps(left, full, other, times=5)
+    assert {*full.copies, *other.copies} == {*LEFT, *RIGHT}
+
+
+def test_a_copy_that_is_larger_than_an_expert_is_not_kept() -> None:
+    town = Town()
+    left, right = town.host(LEFT, most=2), town.host(RIGHT, most=2)
+    steps(left, right)
+    line = town.network.find(left.name)
+    assert line is not None
+    large = Copy(expert=(0, 0), term=1, updates=5, names=("weights.linear.bias",), take_over=False)
+    line.send(right.name, Lane.BULK, large, [torch.zeros(10_000)])
+    line.poll(0.0)
+    steps(right, times=1)
+    answers = [one.message for one in line.poll(0.0)]
+    assert CopyKept(expert=(0, 0), updates=5, kept=False) in answers
+    assert right.copies.get((0, 0)) != Kept(1, 5)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ravnest.errors import InvalidInput
-from ravnest.experts.open_host import experts_that_fit, opened_host, shared_token
+from ravnest.experts.open_host import opened_host, room_for, shared_token
 from tests.support.experts import WIDTH, small_grid
 
 
@@ -35,10 +35,15 @@ def test_as_many_experts_as_half_of_the_memory_holds() -> None:
     config = small_grid(grid=[8, 8], optimizer={"name": "adamw", "lr": 0.1})
     parameters = 4 * (WIDTH * WIDTH + WIDTH)
     each = parameters * (2 * (1 + 2) + 1)  # weights and two moments, once more for a copy, and the gradient
-    assert experts_that_fit(config, (), None, 2 * 10 * each) == 10
-    assert experts_that_fit(config, (), None, 10**12) == 64
+    room = room_for(config, (), None, 2 * 10 * each)
+    assert room.experts == 10
+    assert room.copies(10) == 10
+    assert 10 < room.copies(4) < 20  # what fewer experts leave free, though each copy has no gradient
+    assert room.copies(12) == 12
+    large = room_for(config, (), None, 10**12)
+    assert (large.experts, large.copies(64), large.copies(1)) == (64, 64, 64)
     with pytest.raises(InvalidInput, match="one expert takes"):
-        experts_that_fit(config, (), None, each)
+        room_for(config, (), None, each)
 
 
 def test_patterns_that_name_no_expert_are_told_with_their_key() -> None:

@@ -1,9 +1,12 @@
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ravnest.experts import RemoteMixtureOfExperts
-from ravnest.experts.askers import close_grids, open_grid, standing_in
+from ravnest.experts.askers import Answers, answers_again, answers_kept, close_grids, open_grid, standing_in
 from ravnest.experts.batch_calls import Asker
 from ravnest.splitting import CapturedModel, StageModule, capture, verify
 from tests.support.experts import WIDTH, LocalClient, small_grid
@@ -65,3 +68,38 @@ def test_stages_ask_and_teach_the_experts_of_their_process(network: Network, cap
     assert sum(one.updates for one in client.experts.values()) >= 2
     assert sent[0].grad is not None
     assert float(sent[0].grad.abs().sum()) > 0.0
+
+
+def test_a_forward_that_is_run_again_gets_the_same_answers_and_asks_nobody(network: Network) -> None:
+    client = LocalClient(small_grid())
+    open_grid("test", Asker(client))
+    answers: Answers = deque()
+    samples = torch.randn(4, 6)
+    try:
+        with answers_kept(answers):
+            first, _ = network(samples)
+        for expert in client.experts.values():  # by the time of the backward others have taught them
+            expert.backward(torch.randn(2, WIDTH), torch.randn(2, WIDTH), 1)
+        asked = len(client.calls)
+        with answers_again(answers):
+            second, balance = network(samples)
+        assert len(client.calls) == asked
+        assert torch.equal(first, second)
+        assert not answers
+        assert not torch.equal(network(samples)[0], first)
+        (second.sum() + balance).backward()
+    finally:
+        close_grids()
+    taught = [one for one in client.calls if one.updates is not None]
+    assert {one.updates for one in taught} == {0}  # staleness counts from the first forward
+    with answers_again(answers), pytest.raises(IndexError):
+        network(samples)
+
+
+def test_a_backward_in_another_thread_teaches_whom_its_forward_asked(network: Network) -> None:
+    samples = torch.randn(4, 6, requires_grad=True)
+    with standing_in():
+        output, balance = network(samples)
+    with ThreadPoolExecutor(1) as pool:  # as autograd's thread of another device
+        pool.submit((output.sum() + balance).backward).result(20)
+    assert samples.grad is not None

@@ -1,4 +1,4 @@
-from ravnest.experts.sent_copies import COPY_S, SentCopies
+from ravnest.experts.sent_copies import COPY_S, REFUSED_S, SentCopies
 
 EXPERT = (0, 1)
 
@@ -24,3 +24,15 @@ def test_who_confirms_what_it_was_not_sent_changes_nothing() -> None:
     for by, updates in [("shed", 3), ("attic", 2)]:
         copies.kept(EXPERT, by, updates)
     assert copies.is_due(EXPERT, "attic", 3, COPY_S)
+
+
+def test_who_had_no_room_is_left_out_for_a_while() -> None:
+    copies = SentCopies()
+    copies.sent(EXPERT, "attic", 3, 0.0)
+    copies.refused(EXPERT, "attic", 1.0)
+    assert copies.refusers(EXPERT, 1.0 + REFUSED_S / 2) == {"attic"}
+    assert copies.is_due(EXPERT, "shed", 3, 2.0)
+    assert copies.refusers(EXPERT, 1.0 + REFUSED_S) == set()
+    copies.refused(EXPERT, "attic", 100.0)
+    copies.forget(EXPERT)
+    assert copies.refusers(EXPERT, 101.0) == set()

@@ -6,11 +6,18 @@ import torch
 from torch import nn
 
 from ravnest.errors import InvalidInput
-from ravnest.experts import RemoteMixtureOfExperts
-from ravnest.experts.askers import close_grids, open_grid
+from ravnest.experts import ExpertsClient, RemoteMixtureOfExperts
+from ravnest.experts.askers import close_grids, open_grid, opened_grids
 from ravnest.experts.batch_calls import Asker
 from ravnest.job.config import Job, job_from_mapping
-from ravnest.job.experts_table import ExpertsTableConfig, check_experts, experts_stand_in, open_experts, own_address
+from ravnest.job.experts_table import (
+    ExpertsTableConfig,
+    check_experts,
+    experts_open,
+    experts_stand_in,
+    open_experts,
+    own_address,
+)
 from ravnest.splitting import StageProgram, capture
 from tests.support.experts import WIDTH, LocalClient, small_grid
 from tests.support.local import tiny_job
@@ -71,6 +78,23 @@ def test_stand_ins_are_those_of_jobs_with_experts() -> None:
         assert layer(torch.randn(2, WIDTH)).shape == (2, WIDTH)
     with experts_stand_in(None), pytest.raises(InvalidInput, match="nobody in this process"):
         layer(torch.randn(2, WIDTH))
+
+
+def test_a_whole_model_asks_the_experts_of_its_layers_as_a_sample_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = LocalClient(small_grid())
+    monkeypatch.setattr(client, "wait_for_experts", lambda count, seconds: None, raising=False)
+    monkeypatch.setattr(ExpertsClient, "opened", lambda *_, **__: client)
+    table, model = ExpertsTableConfig(peers=("127.0.0.1:9",)), RemoteMixtureOfExperts(small_grid(), k=2)
+    with experts_open(table, model, "job.yaml"):
+        assert model(torch.randn(2, WIDTH)).shape == (2, WIDTH)
+    assert not opened_grids()
+    with experts_open(None, model, "job.yaml"), pytest.raises(InvalidInput, match="nobody in this process"):
+        model(torch.randn(2, WIDTH))
+
+
+def test_gradients_that_are_scaled_reach_no_expert() -> None:
+    with pytest.raises(InvalidInput, match="precision: float16 multiplies gradients"):
+        tiny_job(experts={"peers": ["h:1"]}, precision="float16")
 
 
 def test_the_own_address_is_that_on_the_way_to_a_peer() -> None:

@@ -5,10 +5,13 @@ import torch
 from torch.nn import functional
 
 from ravnest.errors import RunFailed
+from ravnest.experts.askers import close_grids, open_grid
+from ravnest.experts.batch_calls import Asker
 from ravnest.job.materials import load_data, make_model
 from ravnest.stage.device import HostDevice
 from ravnest.stage.rounds import SegmentAverage
 from ravnest.training.batches import fetch
+from tests.support.experts import LocalClient, small_grid
 from tests.support.local import JOB_FILE, local_run, tiny_job
 from tests.support.state import saved
 
@@ -154,6 +157,31 @@ def test_a_backward_uses_the_weights_of_its_forward():
     for compute in (plain, changed):
         compute.backward(0, gradients, True)
     assert changed.weights.norm_sq() == pytest.approx(plain.weights.norm_sq(), rel=1e-6)
+
+
+@pytest.mark.parametrize("checkpointing", ["never", "always"])
+def test_experts_are_asked_once_for_a_micro_batch_whatever_is_forgotten(checkpointing):
+    client = LocalClient(small_grid())
+    open_grid("test", Asker(client))
+    try:
+        made = computes(
+            parts=(1,),
+            model={"factory": "tests.support.experts:calling"},
+            data={"factory": "tests.support.experts:vectors"},
+            loss={"function": "torch.nn.functional:mse_loss"},
+            experts={"peers": ["127.0.0.1:9"]},
+            activation_checkpointing=checkpointing,
+        )
+        made[0].forward(0, ())
+        asked = len(client.calls)
+        made[0].backward(0, (), False)
+    finally:
+        close_grids()
+    forwards, backwards = client.calls[:asked], client.calls[asked:]
+    assert forwards
+    assert len(backwards) == len(forwards)
+    assert {one.updates for one in forwards} == {None}
+    assert {one.updates for one in backwards} == {0}
 
 
 @pytest.mark.parametrize("split", ["never", "always"])
