@@ -77,7 +77,7 @@ def trained(task: Task, rule: RobustRule | None, lie: Lie | None, liars: int, se
         for name, buffer in anchor.named_buffers():
             if buffer.is_floating_point():
                 buffer.copy_(torch.stack([dict(each.named_buffers())[name] for each in clusters.values()]).mean(0))
-        for stage, _ in watch.found():
+        for stage, *_ in watch.found():
             index = int(stage_place(stage)[0].removeprefix("c"))
             shut_out[index] = number
             del clusters[index]
@@ -96,7 +96,7 @@ def _averaged(rule: RobustRule | None, parts: Mapping[int, Tensor], watch: LiarW
     names = [stage_name(f"c{index}", 0) for index in parts]
     figures = {name: astuple(each.figures(1.0)) for name, each in zip(names, sums, strict=True)}
     for name in names:
-        watch.saw(name, ContributionsSeen(round=number, ring=0, members=figures))
+        watch.saw(name, ContributionsSeen(round=number, ring=0, epoch=0, members=figures, digests={}), names)
     watch.committed(number)
     return torch.cat(average)
 

@@ -226,10 +226,11 @@ class RunControl:
             out += [ins.RecordClusterTrains(name, order.round), *sent]
         return out
 
-    def lost(self, stage: str, reason: str, *, stands_by: bool = True) -> list[ins.Instruction]:
+    def lost(self, stage: str, reason: str, *, stands_by: bool = True, spoils: bool = False) -> list[ins.Instruction]:
         """The stage is dead or silent: its cluster leaves the run. Raises NodeLost where no other cluster trains.
 
-        `stands_by`: the cluster's other stages may keep their state, as far as the run has them stand by.
+        `stands_by`: the cluster's other stages may keep their state, as far as the run has them stand by. `spoils`:
+        MemberLost's.
         """
         cluster, _ = stage_place(stage)
         if cluster not in self.clusters or self.phase is ins.RunPhase.DONE:
@@ -238,7 +239,7 @@ class RunControl:
             raise NodeLost(reason)
         asked = cluster == self._evaluations.by
         out = self._drop(cluster, stage, reason, stands_by=stands_by and self._shape.stands_by)
-        out += self._follow(self.rounds.handle(r.MemberLost(stage, reason), 0.0))
+        out += self._follow(self.rounds.handle(r.MemberLost(stage, reason, spoils), 0.0))
         if asked:
             self._evaluations.end()
             # A run that is about to end does not wait for the weights of one more cluster on the way.

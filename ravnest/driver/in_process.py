@@ -158,8 +158,7 @@ class LocalRun:
         for cluster in () if self.donors is None else self.donors.turn(self._now_s):
             self.control.clusters.newcomers.without_donors(cluster)
         self.result.contributions += self._liars.lines()
-        for stage, reason in self._liars.found():
-            self.lose(stage, reason)
+        self._lose_liars()
         self._outbox.flush()
         for name in self.stages:
             self.driver.send(name, Lane.PIPELINE, m.Alive())
@@ -200,10 +199,15 @@ class LocalRun:
         for delivery in early:
             self.take(delivery)
 
-    def lose(self, stage: str, reason: str = "killed") -> None:
+    def lose(self, stage: str, reason: str = "killed", *, spoils: bool = False) -> None:
         """End a stage at once, as if its machine were switched off. Raises NodeLost where that ends the run."""
         self.forget(stage)
-        self.follow(self.control.lost(stage, reason))
+        self.follow(self.control.lost(stage, reason, spoils=spoils))
+
+    def _lose_liars(self) -> None:
+        for stage, reason, spoils in self._liars.found():
+            if stage in self.stages:
+                self.lose(stage, reason, spoils=spoils)
 
     def drop(self, cluster: str, but: Collection[str] = ()) -> None:
         """End what is left of a cluster that is lost."""
@@ -246,10 +250,11 @@ class LocalRun:
         self.note(delivery.sender, delivery.message, delivery.tensors)
         if self.donors is not None:
             self.donors.take(delivery.sender, delivery.message, self._now_s)
-        if isinstance(delivery.message, em.ContributionsSeen) and (
-            self.rings is None or self.rings.sees(delivery.sender, delivery.message)
-        ):
-            self._liars.saw(delivery.sender, delivery.message)
+        if isinstance(delivery.message, em.ContributionsSeen):
+            told = delivery.sender, delivery.message
+            members = tuple(delivery.message.members) if self.rings is None else self.rings.members_of(*told)
+            self._liars.saw(*told, members)
+            self._lose_liars()
         self.follow(self.control.handle(delivery.sender, delivery.message))
         if isinstance(delivery.message, m.ContributionFinishedMessage):
             self.remember()

@@ -1,8 +1,12 @@
 """Which members of the rings contribute what no honest member would, by what all members have seen. Pure.
 
 In: for each round and ring, the norm, distance, direction and weight of each member's contribution, as the members have
-seen them (ring_allreduce/ring/robust_mean.py). Out: one line of figures for each ring of a committed round, and stages
-that are to be shut out, with the reason.
+seen them (ring_allreduce/ring/robust_mean.py), and its digest. Out: one line of figures for each ring of a committed
+round, and stages that are to leave, with the reason.
+
+Members that send some of the others something else than the rest are found by the digests (equivocation.py) once all
+members of a ring have told theirs, which is before the round can be committed. So the round starts again without them,
+and nobody merges its average. All others are judged by the figures, at the commit.
 
 Each figure is the median over the members that tell it, the member itself left out, so no minority of liars makes it.
 A contribution is odd where
@@ -18,14 +22,15 @@ together.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import NamedTuple
 
+from ravnest.driver.equivocation import LEAST_MEMBERS, Digests, Equivocation
 from ravnest.stage.epoch_messages import ContributionsSeen
 from ring_allreduce.ring import ContributionFigures
 
-LEAST_MEMBERS = 4
 MOST_NORM = 5.0
 MOST_WEIGHT_RATIO = 4.0
 """A claimed weight excuses a norm that is so many times larger, and no more."""
@@ -40,29 +45,58 @@ _Seen = dict[str, Mapping[str, ContributionFigures]]
 """By member that tells: what it has seen of each member."""
 
 
+class Found(NamedTuple):
+    """A stage whose cluster leaves."""
+
+    stage: str
+    reason: str
+    spoils: bool
+    """Whether the rounds that are not committed start again, because not all members were sent the same."""
+
+
+@dataclass
+class _Told:
+    """What is told of one round of one ring, in one epoch."""
+
+    epoch: int
+    members: frozenset[str]
+    seen: _Seen = field(default_factory=dict)
+    digests: dict[str, Mapping[str, Digests]] = field(default_factory=dict)
+    compared: bool = False
+
+
 class LiarWatch:
     """Judges the contributions of one run."""
 
     def __init__(self, cluster_of: Callable[[str], str]) -> None:
         """`cluster_of`: returns the cluster of a stage."""
         self._cluster_of = cluster_of
-        self._seen: dict[int, dict[int, _Seen]] = {}
+        self._equivocation = Equivocation(cluster_of)
+        self._seen: dict[int, dict[int, _Told]] = {}
         self._committed = 0
         self._last: dict[str, deque[str]] = {}
         """By cluster: of its last rounds what was odd, or nothing."""
-        self._found: list[tuple[str, str]] = []
+        self._found: list[Found] = []
         self._lines: list[dict[str, object]] = []
         self.shut_out: set[str] = set()
-        """The clusters that were found out. They are not started anew."""
+        """The clusters that were found out. They are not started anew on their nodes."""
 
-    def saw(self, stage: str, message: ContributionsSeen) -> None:
-        """Take what a stage has seen of the contributions to a round of one of its rings that is not committed yet."""
-        if message.round <= self._committed or self._cluster_of(stage) in self.shut_out:
+    def saw(self, stage: str, message: ContributionsSeen, members: Collection[str]) -> None:
+        """Take what a stage has seen of the contributions to a round of one of its rings that is not committed yet.
+        `members`: all that are in this ring now; none where the stage is not, and is not believed."""
+        if not members or message.round <= self._committed or self._cluster_of(stage) in self.shut_out:
             return
         rings = self._seen.setdefault(message.round, {})
-        rings.setdefault(message.ring, {})[stage] = {
-            member: ContributionFigures(*figures) for member, figures in message.members.items()
-        }
+        told = rings.get(message.ring)
+        if told is None or told.epoch < message.epoch:  # the round has started again
+            told = rings[message.ring] = _Told(message.epoch, frozenset(members))
+        if told.epoch > message.epoch:
+            return
+        told.seen[stage] = {member: ContributionFigures(*figures) for member, figures in message.members.items()}
+        if message.digests:
+            told.digests[stage] = message.digests
+        if told.digests.keys() >= told.members:
+            self._compare(told)
         if len(self._seen) > MOST_ROUNDS:
             del self._seen[max(self._seen)]
 
@@ -72,8 +106,9 @@ class LiarWatch:
         odd: dict[str, tuple[str, str]] = {}
         judged: set[str] = set()
         for number in sorted(number for number in self._seen if number <= round_):
-            for ring, seen in sorted(self._seen.pop(number).items()):
-                figures = agreed_on(seen)
+            for ring, told in sorted(self._seen.pop(number).items()):
+                self._compare(told)
+                seen, figures = told.seen, agreed_on(told.seen)
                 self._lines.append({"round": number, "ring": ring, "members": _plain(figures)})
                 judged |= {self._cluster_of(member) for member, each in figures.items() if each.weight > 0.0}
                 if len(seen) >= LEAST_MEMBERS:
@@ -86,10 +121,23 @@ class LiarWatch:
             if len(strikes) >= STRIKES and why and cluster not in self.shut_out:
                 self.shut_out.add(cluster)
                 often = f"{len(strikes)} of its last {len(last)} rounds"
-                self._found.append((member, f"its contributions to {often} were not like the others': {why}"))
+                said = f"its contributions to {often} were not like the others': {why}"
+                self._found.append(Found(member, said, spoils=False))
 
-    def found(self) -> list[tuple[str, str]]:
-        """Return the stages that were found out since the last call, one of each cluster, and why."""
+    def _compare(self, told: _Told) -> None:
+        """Compare what members tell of each other's contributions, once in an epoch."""
+        if told.compared:
+            return
+        told.compared = True
+        for member, reason, proven in self._equivocation.judge(told.digests, len(told.members)):
+            cluster = self._cluster_of(member)
+            if cluster not in self.shut_out:
+                self.shut_out |= {cluster} if proven else set()
+                self._found.append(Found(member, reason, spoils=True))
+
+    def found(self) -> list[Found]:
+        """Return the stages that were found out since the last call, one of each cluster. Those whose clusters are not
+        in `shut_out` may come back."""
         found, self._found = self._found, []
         return found
 

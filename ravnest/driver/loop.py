@@ -113,8 +113,7 @@ class DriverLoop:
         for delivery in self._endpoint.poll(_POLL_S):
             self._take(delivery)
         self._record.contributions(self._liars.lines())
-        for stage, reason in self._liars.found():
-            self._lose(stage, reason, stands_by=False)
+        self._lose_liars()
         now_s, awake_s = self._times()
         self._outbox.flush()
         for path, round_ in self._written():
@@ -265,8 +264,8 @@ class DriverLoop:
             case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
             case em.ContributionsSeen() if message.round <= self._control.rounds.opened:
-                if self._rings.sees(delivery.sender, message):
-                    self._liars.saw(delivery.sender, message)
+                self._liars.saw(delivery.sender, message, self._rings.members_of(delivery.sender, message))
+                self._lose_liars()  # before the stage's next message can commit the round
             case sm.StateSent():
                 self._collector.finish(delivery.sender, message)
             case m.Updated() if self._recovery is not None:
@@ -353,16 +352,20 @@ class DriverLoop:
             self._stages.discard(stage)
             self._watch.forget(stage)
 
-    def _lose(self, stage: str, reason: str, *, stands_by: bool = True) -> None:
+    def _lose_liars(self) -> None:
+        for stage, reason, spoils in self._liars.found():
+            self._lose(stage, reason, stands_by=False, spoils=spoils)
+
+    def _lose(self, stage: str, reason: str, *, stands_by: bool = True, spoils: bool = False) -> None:
         """The stage is dead, silent or of no use. Raises NodeLost where the run cannot go on without its cluster.
 
-        `stands_by`: the cluster's others may keep their state.
+        `stands_by`: the cluster's others may keep their state. `spoils`: MemberLost's.
         """
         if self._training_since_s is None:
             raise NodeLost(reason)
         self._stages.discard(stage)
         self._endpoint.disconnect([stage])
-        self._follow(self._control.lost(stage, reason, stands_by=stands_by))
+        self._follow(self._control.lost(stage, reason, stands_by=stands_by, spoils=spoils))
 
     def _take_end(self, end: StageEnded) -> None:
         if end.unheard and self._training_since_s is not None and self._control.phase is not ins.RunPhase.DONE:
@@ -388,8 +391,7 @@ class DriverLoop:
         """Wait up to 20 s for the stages to leave, and take what they had not told. The results are saved already."""
         deadline_s, heard = self._times()[1] + _LEAVE_S, True
         while (heard or self._stages & set(self._control.clusters.stages)) and self._times()[1] < deadline_s:
-            last = self._endpoint.poll(_POLL_S)
-            for each in last:
+            for each in (last := self._endpoint.poll(_POLL_S)):
                 if self._trace is not None:
                     self._trace.draw(each.sender, each.message, self._now())
                 if isinstance(each.message, m.MemoryPeaks):

@@ -91,10 +91,14 @@ class RunRings:
         peers = self.places() if came else ()
         return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
 
-    def sees(self, stage: str, seen: em.ContributionsSeen) -> bool:
-        """Say whether the stage is in that ring now, with all members of which it tells."""
-        segments = self.setups[stage].segments if stage in self.setups else ()
-        return any(each.ring == seen.ring and seen.members.keys() <= {*each.members} for each in segments)
+    def members_of(self, stage: str, seen: em.ContributionsSeen) -> tuple[str, ...]:
+        """The members of the ring of which the stage tells; none where it is not in that ring now, or tells of others
+        than its members."""
+        told = {*seen.members, *seen.digests}
+        for each in self.setups[stage].segments if stage in self.setups else ():
+            if each.ring == seen.ring and told <= {*each.members}:
+                return each.members
+        return ()
 
     @property
     def addresses(self) -> dict[str, PeerAddress]:

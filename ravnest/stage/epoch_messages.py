@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from ravnest.stage.message_fields import MOST_NAMED, MOST_RINGS, MOST_ROUNDS, Names, Rounds, Shares
+from ravnest.stage.message_fields import MOST_NAMED, MOST_RINGS, MOST_ROUNDS, Names, Rounds, Shares, Word
 from ring_allreduce.transport import Count, Message, Name, at_most, between
 
 Length = Annotated[float, between(0.0, 1e60)]
@@ -17,6 +17,7 @@ Length = Annotated[float, between(0.0, 1e60)]
 
 Cosine = Annotated[float, between(-1.0, 1.0)]
 Weight = Annotated[float, between(0.0, 1e12)]
+Digests = Annotated[tuple[Word, ...], at_most(4)]
 
 # driver → stage
 
@@ -155,11 +156,16 @@ class RoundsHeld(Message, frozen=True, kw_only=True, tag="rounds_held"):
 
 class ContributionsSeen(Message, frozen=True, kw_only=True, tag="contributions_seen"):
     """What the stage has seen of the contributions to a round of one of its rings, by member: the norm, the distance
-    from the members' median, the cosine of the angle with it, and the weight. Robust averages see them."""
+    from the members' median, the cosine of the angle with it, and the weight. Robust averages see them.
+
+    `digests`: of the same contributions, one for each vector that a robust rule averages. All members that were sent
+    the same numbers tell the same ones; who took a whole average from another member tells none."""
 
     round: Count
     ring: Count
+    epoch: Count
     members: Annotated[dict[Name, tuple[Length, Length, Cosine, Weight]], at_most(MOST_NAMED)]
+    digests: Annotated[dict[Name, Digests], at_most(MOST_NAMED)]
 
 
 EPOCH_KINDS: tuple[type[Message], ...] = (

@@ -280,9 +280,9 @@ class StageRings:
             self._feeding.whole(result, tells=tells)
             segment, arrived = self._segment_of[result.ring], self._results.setdefault(result.round, {})
             arrived[result.ring] = result
-            if result.contributions and result.ring == segment.progress.name:
-                self.tell(_seen(segment.ring, result))
             if all(spec.name in arrived for spec in segment.rings):
+                if (progress := arrived[segment.progress.name]).contributions:
+                    self.tell(_seen(segment, progress, arrived, self._member.epoch))
                 merges += self._follow(self._member.handle(RingFinished(str(segment.ring), result.round)))
         self._feeding.pump()
         return merges
@@ -317,11 +317,16 @@ def member_rings(rings: RoundRings) -> StageRings:
     return rings
 
 
-def _seen(ring: int, result: RingResult) -> em.ContributionsSeen:
-    """What this stage has seen of the contributions to a round of a ring."""
-    known = list(result.contributions.items())[:MOST_NAMED]
+def _seen(
+    segment: SegmentSetup, progress: RingResult, arrived: Mapping[str, RingResult], epoch: int
+) -> em.ContributionsSeen:
+    """What this stage has seen of the contributions to a round of a segment: figures of the progress, and digests of
+    all that a robust rule averages there. Where it was not there for all of it, it tells no digests."""
+    known = list(progress.contributions.items())[:MOST_NAMED]
     members = {member: (each.norm, each.distance, each.cosine, each.weight) for member, each in known}
-    return em.ContributionsSeen(round=result.round, ring=ring, members=members)
+    parts = [arrived[spec.name].digests for spec in segment.rings if spec.robust is not None]
+    whole = {member: tuple(part[member] for part in parts) for member in members if all(member in p for p in parts)}
+    return em.ContributionsSeen(round=progress.round, ring=segment.ring, epoch=epoch, members=members, digests=whole)
 
 
 def average_of(results: Mapping[str, RingResult], segment: SegmentSetup) -> SegmentAverage:

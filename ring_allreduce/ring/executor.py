@@ -9,7 +9,9 @@ where their average will be, and sent from there: the average comes only after e
 read what was there before.
 """
 
+import hashlib
 import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +132,9 @@ class BufferPool:
 
 _NOTHING = torch.empty(0)
 
+DIGEST_BYTES = 32
+"""Of a contribution. Whoever looks for two contributions with one digest of this length finds none."""
+
 
 @dataclass
 class Payload:
@@ -193,6 +198,8 @@ class RingExecutor:
         self._held: dict[tuple[str, int, int], Payload] = {}
         self._payload = Payload(self._own, None)
         self._sums = [Sums() for _ in spec.members] if spec.robust else []
+        self._digests: list[dict[int, bytes]] = [{} for _ in self._sums]
+        """By member: of each span of what it contributed, by its first element. Spans may be summed in any order."""
         self._weights: tuple[float, ...] = ()
 
     def begin(self, contribution: RingContribution) -> None:
@@ -220,6 +227,17 @@ class RingExecutor:
         """Return what each member's contribution was like; nothing where the rule does not see them."""
         known = zip(self.spec.members, self._sums, self._weights, strict=False)
         return {member: sums.figures(weight) for member, sums, weight in known}
+
+    def digests(self) -> dict[str, str]:
+        """Return the BLAKE2b digest of each member's numbers and weight as they came here; nothing where the rule does
+        not see them. A member that sends all others the same has one digest everywhere."""
+        return {
+            member: hashlib.blake2b(
+                b"".join([struct.pack("<d", weight), *(spans[start] for start in sorted(spans))]),
+                digest_size=DIGEST_BYTES,
+            ).hexdigest()
+            for member, spans, weight in zip(self.spec.members, self._digests, self._weights, strict=False)
+        }
 
     def tensors(self, send: SendChunk) -> Sequence[Tensor]:
         """Return the tensors that carry the payload on the wire."""
@@ -296,6 +314,8 @@ class RingExecutor:
         target = self.room()[do.start : do.stop]
         if self.spec.robust:
             self._weights = do.weights
+            for spans, part in zip(self._digests, parts, strict=True):
+                spans[do.start] = hashlib.blake2b(part.numpy().data, digest_size=DIGEST_BYTES).digest()
             target.copy_(robust_mean(self.spec.robust, parts, do.weights, self._sums))
         else:
             self._mean(parts, total, target)

@@ -311,8 +311,8 @@ class RingReducer:
         self._stats[key[0]].finish(begun_s, min((at_s for at_s in begun if at_s is not None), default=begun_s), now_s)
         del self._in_flight[key]
         self._kept.contributions[key].residual = executor.residual
-        came = executor.figures(), executor.received_bytes
-        return RingResult(*key, executor.room(), finish.total_weight, finish.counters, *came)
+        total, came = (finish.total_weight, finish.counters), executor.received_bytes
+        return RingResult(*key, executor.room(), *total, executor.figures(), executor.digests(), came)
 
     def _count(self, executor: RingExecutor, delivery: Delivery, chunk: Chunk, now_s: float) -> None:
         stats, n_bytes = self._stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)

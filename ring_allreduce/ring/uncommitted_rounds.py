@@ -33,6 +33,8 @@ class RingResult:
     counters: tuple[int, ...]
     contributions: Mapping[str, ContributionFigures] = field(default_factory=dict)
     """What each member's contribution was like, where a robust rule has seen them here."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """The digest of each member's contribution, where a robust rule has seen them here."""
     received_bytes: int = 0
     """What came for it, as it travelled, without headers; of a round that was begun again, since then."""
 

@@ -52,10 +52,14 @@ class MemberFinished:
 
 @dataclass(frozen=True)
 class MemberLost:
-    """`member` died, left or stayed silent; `reason` says which."""
+    """`member` died, left, stayed silent or lied; `reason` says which.
+
+    `spoils`: not all members were sent the same, so averages that are whole may differ, and are made again without it.
+    """
 
     member: str
     reason: str
+    spoils: bool = False
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class RoundMembership:
         self._fewest = 0
         """So many have to finish the next round at least, as long as nobody comes or goes."""
         self._suspected: set[str] = set()
-        self._spoilt = False  # what is whole was made with someone who averages something else
+        self._spoilt = False  # what is whole was made with someone who averages or sends something else
         self.epoch = epoch
         self.committed = committed
         """The newest round that was committed, 0 before the first."""
@@ -115,6 +115,7 @@ class RoundMembership:
             case MemberFinished():
                 return self._finish(event)
             case MemberLost():
+                self._spoilt = self._spoilt or (event.spoils and event.member in self._first_round)
                 return self._lose({event.member: event.reason})
             case MemberHeld():
                 return self._hold(event)

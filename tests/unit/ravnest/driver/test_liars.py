@@ -6,7 +6,9 @@ import pytest
 
 from ravnest.driver.liars import LOOKED_AT, STRIKES, LiarWatch, agreed_on, odd_ones
 from ravnest.stage.epoch_messages import ContributionsSeen
-from ring_allreduce.ring import ContributionFigures
+from ring_allreduce.ring import Chunk, ContributionFigures
+from ring_allreduce.transport import Lane
+from ring_allreduce.transport.in_process import InProcessEndpoint
 from tests.support.local import local_run, tiny_job
 
 STAGES = [f"c{number}.s0" for number in range(6)]
@@ -23,6 +25,10 @@ def said(figures):
     return {name: (each.norm, each.distance, each.cosine, each.weight) for name, each in figures.items()}
 
 
+def seen(number, members, digests=None, epoch=0):
+    return ContributionsSeen(round=number, ring=0, epoch=epoch, members=members, digests=digests or {})
+
+
 class Watched:
     """A watch that is told rounds by all stages alike, or by `tellers`."""
 
@@ -34,9 +40,9 @@ class Watched:
         self.round += 1
         for teller in tellers:
             members = said((told or {}).get(teller, figures))
-            self.watch.saw(teller, ContributionsSeen(round=self.round, ring=0, members=members))
+            self.watch.saw(teller, seen(self.round, members), STAGES)
         self.watch.committed(self.round)
-        return self.watch.found()
+        return [(stage, reason) for stage, reason, _ in self.watch.found()]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +114,7 @@ def test_the_figures_of_each_committed_round_are_told_once_and_late_ones_are_dro
     (line,) = rounds.watch.lines()
     assert (line["round"], line["ring"]) == (1, 0)
     assert line["members"]["c0.s0"] == {"norm": 1.0, "distance": 0.4, "cosine": 0.9, "weight": 8.0}
-    rounds.watch.saw("c0.s0", ContributionsSeen(round=1, ring=0, members=said(ring_of(c2=LONG))))
+    rounds.watch.saw("c0.s0", seen(1, said(ring_of(c2=LONG))), STAGES)
     rounds.watch.committed(1)
     assert rounds.watch.lines() == []
 
@@ -153,3 +159,79 @@ def test_a_run_without_a_robust_rule_tells_nothing_and_is_ruined(honest_loss):
     assert result.contributions == []
     assert result.lost == []
     assert not result.evaluations[-1].loss[0] < 1.5 * honest_loss
+
+
+def told_by(tellers, **changed):
+    """What these stages tell of all contributions in a round; `changed` has what one of them tells of c2's."""
+    members = said(ring_of())
+    for teller in tellers:
+        digests = {stage: (changed.get(teller[:2], "same") if stage == "c2.s0" else "same",) for stage in STAGES}
+        yield teller, members, digests
+
+
+def test_who_is_at_odds_is_found_before_the_commit_and_may_come_back():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    for teller, members, digests in told_by(STAGES, c4="other"):
+        assert watch.found() == []
+        watch.saw(teller, seen(1, members, digests), STAGES)
+    ((stage, reason, spoils),) = watch.found()
+    assert (stage, spoils) == ("c4.s0", True)
+    assert "c2.s0's contribution" in reason
+    assert watch.shut_out == set()
+    watch.committed(1)
+    assert watch.found() == []
+
+
+def test_a_round_that_starts_again_is_compared_again_and_what_was_told_before_is_forgotten():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    told = {teller: (members, digests) for teller, members, digests in told_by(STAGES, c0="x", c1="y", c3="z", c4="w")}
+    for teller in STAGES[:5]:
+        watch.saw(teller, seen(1, *told[teller]), STAGES)
+    for teller, members, digests in told_by(STAGES[:5]):
+        watch.saw(teller, seen(1, members, digests, epoch=1), STAGES[:5])
+    watch.saw("c5.s0", seen(1, *told["c5.s0"]), STAGES)  # late
+    watch.committed(1)
+    assert watch.found() == []
+
+
+def test_nobody_ends_the_comparison_by_naming_nobody_but_itself():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    watch.saw("c2.s0", seen(1, said({"c2.s0": HONEST}), {"c2.s0": ("same",)}), STAGES)
+    for teller, members, digests in told_by([each for each in STAGES if each != "c2.s0"], c0="x", c1="y"):
+        watch.saw(teller, seen(1, members, digests), STAGES)
+    assert {stage for stage, *_ in watch.found()} == {"c0.s0", "c1.s0"}
+
+
+def sends_apart(monkeypatch, stage, to):
+    """Have a stage send the peers `to` other numbers than the rest."""
+    honest = InProcessEndpoint.send
+
+    def send(self, peer, lane, message, tensors=()):
+        if self.name == stage and peer in to and lane is Lane.BULK and isinstance(message, Chunk):
+            tensors = [tensor + 0.01 for tensor in tensors]
+        honest(self, peer, lane, message, tensors)
+
+    monkeypatch.setattr(InProcessEndpoint, "send", send)
+
+
+def test_a_run_shuts_out_who_sends_the_others_different_numbers_and_no_average_of_it_is_merged(
+    monkeypatch, honest_loss
+):
+    sends_apart(monkeypatch, "c3.s0", {"c0.s0", "c1.s0", "c2.s0"})
+    run = five_clusters(robust="trimmed_mean")
+    result = run.run()
+    ((lost,),) = [result.lost]
+    assert (lost.cluster, lost.left) == ("c3", ("c0", "c1", "c2", "c4"))
+    assert "what it says of its contribution" in lost.reason or "different contributions" in lost.reason
+    rounds = [line["round"] for line in result.contributions]
+    assert rounds[0] == 1
+    assert "c3.s0" not in result.contributions[0]["members"]
+    assert result.evaluations[-1].loss[0] < 1.05 * honest_loss
+
+
+def test_a_run_loses_who_was_sent_other_numbers_and_goes_on_where_nobody_knows_which_one_lies(monkeypatch):
+    sends_apart(monkeypatch, "c3.s0", {"c0.s0"})
+    result = five_clusters(robust="trimmed_mean").run()
+    assert [lost.cluster for lost in result.lost] == ["c0"]
+    assert "one of the two lies" in result.lost[0].reason
+    assert "c0.s0" not in result.contributions[0]["members"]

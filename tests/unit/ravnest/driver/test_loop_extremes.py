@@ -23,7 +23,9 @@ EXAMPLES = [
     m.ContributionFinishedMessage(round=1, update=1),
     m.RingFinishedMessage(round=1, ring=0, epoch=0, hops={"c1.s0": 1e6}),
     em.RoundsHeld(epoch=1, holding=((0, 1),)),
-    em.ContributionsSeen(round=1, ring=0, members={"c1.s0": (1.0, 0.5, 0.9, 8.0)}),
+    em.ContributionsSeen(
+        round=1, ring=0, epoch=0, members={"c1.s0": (1.0, 0.5, 0.9, 8.0)}, digests={"c1.s0": ("00ff",)}
+    ),
     m.RoundMerged(round=1),
     sm.StatePiece(round=1, file="segment-000.safetensors", offset=0, last=False),
     sm.StateSent(round=1, pieces=1),

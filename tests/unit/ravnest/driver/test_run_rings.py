@@ -86,12 +86,14 @@ def test_a_stage_tells_of_members_of_its_own_rings_alone():
     own = setup.segments[0]
     elsewhere = next(each.ring for other in setups.values() for each in other.segments if name not in each.members)
 
-    def sees(stage, ring, *members):
-        return rings.sees(stage, em.ContributionsSeen(round=1, ring=ring, members=dict.fromkeys(members, figures)))
+    def told(stage, ring, *members, digests=()):
+        seen, of = dict.fromkeys(members, figures), dict.fromkeys(digests, ("00",))
+        return rings.members_of(stage, em.ContributionsSeen(round=1, ring=ring, epoch=1, members=seen, digests=of))
 
-    assert sees(name, own.ring, *own.members)
-    assert sees(name, own.ring)
-    assert not sees(name, own.ring, *own.members, "c1.s0")  # it has left
-    assert not sees(name, own.ring, "nobody")
-    assert not sees(name, elsewhere)
-    assert not sees("c1.s0", own.ring, *own.members)
+    assert told(name, own.ring, *own.members, digests=own.members) == own.members
+    assert told(name, own.ring) == own.members
+    assert not told(name, own.ring, *own.members, "c1.s0")  # it has left
+    assert not told(name, own.ring, "nobody")
+    assert not told(name, own.ring, digests=["nobody"])
+    assert not told(name, elsewhere)
+    assert not told("c1.s0", own.ring, *own.members)

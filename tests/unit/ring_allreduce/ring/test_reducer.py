@@ -3,11 +3,12 @@
 import math
 import random
 
+import msgspec
 import pytest
 import torch
 
 from ring_allreduce.errors import ContributionRefused, InvalidInput
-from ring_allreduce.ring.messages import RING_KINDS
+from ring_allreduce.ring.messages import RING_KINDS, Chunk
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.transport.emulation.links import LinkShape
 from ring_allreduce.transport.endpoint import TransportLimits
@@ -78,11 +79,50 @@ def test_a_robust_ring_gives_all_members_the_same_bytes_and_tells_what_each_gave
         assert (results[0].average - 1.0).abs().max() < 0.5
         figures = results[0].contributions
         assert all(result.contributions == figures for result in results)
+        assert all(result.digests == results[0].digests for result in results)
+        assert len(set(results[0].digests.values())) == 5
         assert figures["d"].distance > 100 * figures["a"].distance
         assert figures["d"].cosine < 0 < figures["a"].cosine
         assert (figures["b"].norm == 0.0) == (number == 2)
         for reducer in fleet.reducers.values():
             reducer.commit(number)
+
+
+@pytest.mark.parametrize("change", ["numbers", "weight"])
+def test_what_a_member_sends_to_one_alone_has_another_digest_there_and_nowhere_else(change, monkeypatch):
+    """Its last chunk goes to "b" with another number, or with another weight as all others."""
+    fleet = Fleet([spec(members="abcd", elements=50, chunk=7, direct=True, robust="trimmed_mean")])
+    honest = fleet.endpoints["c"].send
+
+    def send(peer, lane, message, tensors=()):
+        if peer == "b" and isinstance(message, Chunk):
+            if change == "weight":
+                message = msgspec.structs.replace(message, weight=2.0)
+            elif message.stop == 50:
+                tensors = [tensor + 1.0 for tensor in tensors]
+        honest(peer, lane, message, tensors)
+
+    monkeypatch.setattr(fleet.endpoints["c"], "send", send)
+    for number, name in enumerate("abcd"):
+        fleet.reducers[name].contribute(1, "r", torch.full((50,), float(number)), 1.0)
+    fleet.settle()
+    digests = {name: fleet.results[name]["r", 1].digests for name in "abcd"}
+    assert digests["a"] == digests["c"] == digests["d"]
+    assert {of for of in "abcd" if digests["b"][of] != digests["a"][of]} == {"c"}
+
+
+def test_chunks_that_come_in_another_order_have_the_same_digest():
+    ring = spec(members="ab", elements=21, chunk=7, direct=True, robust="trimmed_mean")
+    found = []
+    for order in ([0, 7, 14], [14, 0, 7]):
+        fleet = Fleet([ring])
+        fleet.reducers["a"].contribute(1, "r", torch.zeros(21), 1.0)
+        for start in order:
+            chunk = header(phase="direct", block=0, start=start, stop=start + 7)
+            fleet.endpoints["b"].send("a", Lane.BULK, chunk, [torch.arange(7.0) + start])
+        fleet.turn("a")
+        found.append(fleet.results["a"]["r", 1].digests)
+    assert found[0] == found[1]
 
 
 def test_a_robust_ring_of_what_compression_left_loses_nothing_of_who_has_no_weight():

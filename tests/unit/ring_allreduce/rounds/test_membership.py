@@ -73,6 +73,20 @@ def test_a_round_that_is_whole_in_all_rings_is_handed_on_and_any_other_starts_ag
     assert machine.handle(ev.MemberFinished(1, "c1", "r1", 2)) == [ev.CommitRound(1, 2)]
 
 
+def test_a_loss_that_spoils_has_every_round_start_again_even_one_that_is_whole():
+    machine = owner()
+    answer(machine)
+    machine.handle(ev.MemberLost("a0", "lied", spoils=True))
+    whole = (("r0", 1), ("r1", 1))
+    resume, *more = answer(machine, b0=whole, c0=whole[:1], c1=whole[1:])
+    assert (resume.kept, resume.hand_on, more) == ((), (), [])
+    assert finish(machine, 1, 2) == [ev.CommitRound(1, 2)]
+    machine.handle(ev.MemberLost("a0", "lied", spoils=True))  # it is no member any more
+    machine.handle(ev.MemberSuspected(2, "b0", "silent"))
+    (resume, commit) = answer(machine, b0=(("r0", 2), ("r1", 2)), c0=(("r0", 2),), c1=(("r1", 2),))
+    assert (resume.kept, commit) == ((2,), ev.CommitRound(2, 3))
+
+
 def test_what_all_hold_is_committed_when_the_epoch_begins():
     machine = owner()
     answer(machine)
