@@ -19,6 +19,7 @@ from cluster_planner.advice.single_changes import most_helpful_changes
 from cluster_planner.advice.warm_spares import shadows_among
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
 from cluster_planner.files.conversion import bytes_of_gb, bytes_per_s_of_mbps, flops_per_s_of_gflops, seconds_of_ms
+from cluster_planner.files.known_hardware import hardware_named
 from cluster_planner.files.schema import AtLeastZero, Positive, Strict, Text
 from cluster_planner.files.validation_errors import problems_of
 from cluster_planner.files.yaml_files import (
@@ -142,6 +143,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "MOST_NODES_TO_PLAN_ANEW",
     "StarvedByData",
     "Step",
+    "hardware_named",
     "has_constraints",
     "improve_plan",
     "make_plan",

@@ -9,8 +9,10 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,27 +34,32 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take defaults for what is not given.")] = False,
 ) -> None:
     """Write the first files of a job: job.yaml, nodes.yaml, a model and its data, which train as they are."""
-    from ravnest.templates import KINDS, Answers, write_first_files
+    from ravnest.errors import InvalidInput
+    from ravnest.templates import KINDS, Answers, require_free, write_first_files
 
+    require_free(folder)
     asks = asks_here() and not yes
+    answers = Answers(kind="text", machines=[_this_machine()], hardware=["laptop"], mbps=40.0, minutes=5.0)
 
-    def answer(given: str | None, question: str, default: str) -> str:
-        if given is not None or not asks:
-            return default if given is None else given
-        return str(typer.prompt(question, default=default))
+    def answered(key: str, given: object, question: str, read: Callable[[str], Any] = str) -> Answers:
+        """The answers with one more: the option's, the terminal's, which is asked again until it can be, or none."""
 
-    def number(given: float | None, question: str, default: float) -> float:
-        if given is not None or not asks:
-            return default if given is None else given
-        return float(typer.prompt(question, default=default, type=float))
+        def value(text: str) -> Answers:
+            try:
+                return replace(answers, **{key: read(text)})
+            except InvalidInput as error:
+                raise typer.BadParameter(error.message) from None
 
-    answers = Answers(
-        kind=answer(kind, f"What is to be learned ({', '.join(KINDS)})?", "text"),
-        machines=_names(answer(machines, "What are your machines called (separated by commas)?", _this_machine())),
-        hardware=_names(answer(hardware, "What do they have (laptop, desktop, or a GPU such as rtx 3060)?", "laptop")),
-        mbps=number(mbps, "How many Mbit/s does a machine send and receive?", 40.0),
-        minutes=number(minutes, "How many minutes may the training take?", 5.0),
-    )
+        if given is not None:
+            return replace(answers, **{key: read(str(given))})
+        return answers if not asks else typer.prompt(question, default=_shown(getattr(answers, key)), value_proc=value)
+
+    answers = answered("kind", kind, f"What is to be learned ({', '.join(KINDS)})?")
+    answers = answered("machines", machines, "What are your machines called (separated by commas)?", _names)
+    what = "What do they have (laptop, desktop, or a GPU such as rtx 3060)?"
+    answers = answered("hardware", hardware, what, _names)
+    answers = answered("mbps", mbps, "How many Mbit/s does a machine send and receive?", _number)
+    answers = answered("minutes", minutes, "How many minutes may the training take?", _number)
     for path in write_first_files(folder, answers):
         typer.echo(f"Wrote {path}")
     if folder == Path():
@@ -72,3 +79,18 @@ def _this_machine() -> str:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
+
+
+def _number(text: str) -> float:
+    from ravnest.errors import InvalidInput
+
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput(f"expected a number, not {text!r}") from None
+
+
+def _shown(answer: object) -> str:
+    if isinstance(answer, list):
+        return ", ".join(answer)
+    return f"{answer:g}" if isinstance(answer, float) else str(answer)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster_planner import hardware_named
 from ravnest.errors import InvalidInput
 
 _HERE = Path(__file__).parent
@@ -87,6 +88,12 @@ class Answers:
                 f"not {len(self.hardware)}",
                 key="hardware",
             )
+        for name in self.hardware:
+            try:
+                hardware_named(name)
+            except ValueError as error:
+                said = str(error).removesuffix("; or give gflops and memory_gb")
+                raise InvalidInput(said, key="hardware") from None
         for key in ("mbps", "minutes"):
             if not 0 < getattr(self, key) < 1e6:
                 raise InvalidInput(f"expected a number above 0, not {getattr(self, key):g}", key=key)
@@ -101,14 +108,12 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
         f"  - {{name: {json.dumps(name)}, hardware: {json.dumps(has)}, {rate}}}\n"
         for name, has in zip(answers.machines, hardware, strict=True)
     )
+    require_free(folder)
     texts = {
         "job.yaml": _JOB.format(about=kind.about, minutes=answers.minutes, **kind.job),
         "nodes.yaml": _NODES.format(nodes=rows),
         **{f"{name}.py": (_HERE / answers.kind / f"{name}.txt").read_text(encoding="utf-8") for name in _OF_KIND},
     }
-    there = [name for name in texts if (folder / name).exists()]
-    if there:
-        raise InvalidInput(f"{there[0]} is there already", path=str(folder), hint="name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -118,4 +123,14 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
     return [folder / name for name in texts]
 
 
+def require_free(folder: Path) -> None:
+    """Raises InvalidInput where a file would be replaced, or the folder cannot be one."""
+    there = [name for name in _FILES if (folder / name).exists()]
+    if there:
+        raise InvalidInput(f"{there[0]} is there already", path=str(folder), hint="name another folder")
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput("is a file; expected a folder", path=str(folder))
+
+
 _OF_KIND = ("model", "data")
+_FILES = ("job.yaml", "nodes.yaml", *(f"{name}.py" for name in _OF_KIND))

@@ -24,3 +24,29 @@ def test_a_terminal_is_asked_what_is_not_given(tmp_path: Path, monkeypatch: pyte
     nodes = (tmp_path / "job/nodes.yaml").read_text()
     assert '{name: "desk", hardware: "rtx 3060", up_mbps: 100, down_mbps: 100}' in nodes
     assert "minutes: 2" in (tmp_path / "job/job.yaml").read_text()
+
+
+def test_an_answer_that_cannot_be_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ravnest.cli.init.asks_here", lambda: True)
+    said = "poems\ntext\ndesk,desk\ndesk,attic\ntoaster\nlaptop\nfast\n0\n40\nnan\n5\n"
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "job")], input=said)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("Error: ") == 6
+    assert "no hardware is known as 'toaster'" in done.output
+    again = CliRunner().invoke(app, ["init", str(tmp_path / "job")], input=said)
+    assert "job.yaml is there already" in str(again.exception)
+    assert "?" not in again.output  # nobody answers five questions for nothing
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--kind", "poems"], "--kind: must be text or images or numbers, not 'poems'"),
+        (["--hardware", "toaster"], "--hardware: no hardware is known as 'toaster'"),
+        (["--mbps", "0"], "--mbps: expected a number above 0, not 0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(tmp_path: Path, given: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, ["init", str(tmp_path / "job"), *given])
+    assert str(refused.exception).startswith(said)
+    assert not (tmp_path / "job").exists()
