@@ -22,6 +22,7 @@ from ravnest.errors import InvalidInput
 REFERENCE = Path(__file__).with_name("file_reference.txt")
 _WIDTH = 79
 _HEADING = re.compile(r"(#{2,3}) (.*)")
+_BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 _CODE = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _BESIDE_ESCAPED = re.compile(r"(?<!\\)\|")
@@ -69,12 +70,20 @@ def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
     found += [entry for entry in here if entry.place and name == entry.place[-1].removesuffix(".yaml")]
     if not found:
         found = [entry for entry in here if name in _CODE.findall(entry.text)]
+    if not found and name:  # in an example, such as `{between: [a, b], latency_ms: 3.1}`
+        written = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+        found = [entry for entry in here if any(map(written.search, [*_examples(entry.text), entry.default]))]
     if found:
         return list(dict.fromkeys(found))
     known = {one for entry in entries for one in (*entry.keys, *(part.removesuffix(".yaml") for part in entry.place))}
     near = get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "the whole reference is docs/file-formats.md"
     raise InvalidInput(f"the file reference has no {key!r}", key="KEY", hint=hint)
+
+
+def _examples(text: str) -> list[str]:
+    blocks = _BLOCK.findall(text)
+    return blocks + _CODE.findall(_BLOCK.sub("", text))
 
 
 def _is_under(entry: Entry, part: str) -> bool:

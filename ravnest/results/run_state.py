@@ -20,7 +20,7 @@ from ravnest.driver.observe.report import ProgressEvent
 from ravnest.errors import InvalidInput
 from ravnest.results.run_log import last_progress
 
-State = Literal["running", "finished", "stopped", "failed", "killed", "unknown"]
+State = Literal["running", "finished", "stopped", "failed", "killed", "unknown", "damaged"]
 MEANING: Mapping[State, str] = {
     "running": "its process lives",
     "finished": "it came to its end",
@@ -28,6 +28,7 @@ MEANING: Mapping[State, str] = {
     "failed": "it ended with an error, or at once by Ctrl-C",
     "killed": "its process ended without a word, as by a kill, a crash or a loss of power",
     "unknown": "its lock cannot be seen here: it may be running on another machine",
+    "damaged": "its metrics.jsonl cannot be read, and `ravnest status` of it says why",
 }
 _LAST_PHASE = "saving"
 _KINDS = ("phase", "evaluated")
@@ -123,14 +124,35 @@ def find_run(given: Path) -> Path:
 
 
 def states_in(folder: Path) -> list[RunState]:
-    """Return the states of all runs in a folder, such as runs/, the one that wrote last at the end.
+    """Return the states of all runs in a folder, such as runs/, the one that wrote last at the end. A run whose metrics
+    cannot be read is among them, as damaged.
 
-    Raises InvalidInput where there is no such folder, or a run's metrics cannot be read.
+    Raises InvalidInput where there is no such folder.
     """
     if not folder.is_dir():
         raise InvalidInput("no such folder", path=str(folder), hint="runs are in runs/ where the command was run")
-    found = [run_state(path) for path in folder.iterdir() if is_run(path)]
+    found = [_state_or_damaged(path) for path in folder.iterdir() if is_run(path)]
     return sorted(found, key=lambda run: -1.0 if run.silent_s is None else -run.silent_s)
+
+
+def _state_or_damaged(path: Path) -> RunState:
+    try:
+        return run_state(path)
+    except InvalidInput:
+        return RunState(
+            path=path,
+            state="damaged",
+            is_rehearsal=RunFolder(path).is_rehearsal,
+            owner=None,
+            phase=None,
+            progress=None,
+            held_out_loss=None,
+            held_out_samples=None,
+            checkpoint=None,
+            checkpoint_age_s=None,
+            silent_s=_age_s(RunFolder(path).metrics, time.time()),
+            logs=(),
+        )
 
 
 def _stopped_early(summary: Path) -> bool | None:

@@ -19,7 +19,7 @@ from ravnest.driver.observe.report import ProgressEvent
 from ravnest.formatting import duration, json_value, loss_text
 from ravnest.results.run_state import MEANING, RunState
 
-_STYLES = {"running": "green", "failed": "red", "killed": "red", "unknown": "yellow"}
+_STYLES = {"running": "green", "failed": "red", "killed": "red", "damaged": "red", "unknown": "yellow"}
 _NOTHING = "–"
 
 

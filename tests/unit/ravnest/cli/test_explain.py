@@ -1,6 +1,10 @@
+from typing import Any, get_args
+
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from cluster_planner.files.schema import FleetFile
 from ravnest.cli.explain import REFERENCE, Entry, about, entries_of, shown
 from ravnest.cli.main import app
 from ravnest.errors import InvalidInput
@@ -41,6 +45,34 @@ def test_a_section_is_told_whole_and_what_only_text_mentions_too(entries: list[E
 @pytest.mark.parametrize("key", sorted(Job.model_fields))
 def test_each_key_of_a_job_is_explained(entries: list[Entry], key: str) -> None:
     assert any(key in entry.keys or key in entry.place for entry in about(f"job.{key}", entries))
+
+
+def keys_of(model: type[BaseModel]) -> set[str]:
+    """The keys of a file, at any depth."""
+    found: set[str] = set()
+    seen: set[object] = set()
+    left: list[Any] = [model]
+    while left:
+        each = left.pop()
+        left += get_args(each)
+        if isinstance(each, type) and issubclass(each, BaseModel) and each not in seen:
+            seen.add(each)
+            found |= {field.alias or name for name, field in each.model_fields.items()}
+            left += [field.annotation for field in each.model_fields.values()]
+    return found
+
+
+@pytest.mark.parametrize("key", sorted(keys_of(FleetFile) | keys_of(Job)))
+def test_each_key_that_a_user_writes_is_explained(entries: list[Entry], key: str) -> None:
+    assert about(key, entries)
+
+
+def test_a_key_that_only_an_example_has_is_found_in_it(entries: list[Entry]) -> None:
+    assert any("`links` is optional" in entry.text for entry in about("latency_ms", entries))
+    assert any(entry.keys == ("checkpoints",) for entry in about("part_gb", entries))
+    for nothing in ("", ".", "latency"):
+        with pytest.raises(InvalidInput):
+            about(nothing, entries)
 
 
 def test_nothing_is_wider_than_a_terminal_and_no_markup_of_links_is_left(entries: list[Entry]) -> None:

@@ -51,3 +51,12 @@ def test_a_running_run_says_what_is_left(runs: Path) -> None:
     ended = " ".join(shown("status", str(runs / "done")).split())
     assert "left" not in ended
     assert "finished: it came to its end" in ended
+
+
+def test_a_run_that_cannot_be_read_is_listed_beside_the_others(runs: Path) -> None:
+    (runs / "now/metrics.jsonl").write_text('{"kind":"progress","at_s":1.0,"samples":"many"}\n')
+    text = " ".join(shown("runs").split())
+    assert "runs/done finished" in text
+    assert "runs/now damaged – –" in text
+    told = CliRunner().invoke(app, ["status", "now"])
+    assert "runs/now/metrics.jsonl" in str(told.exception)
