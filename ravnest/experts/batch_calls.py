@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol, TypeVar
@@ -68,6 +69,9 @@ class MixtureFigures:
         """Samples that had too few answers, and looked for other experts."""
         self.samples_without_gradient = 0
         """Samples with fewer answers in the backward than `backward_k_min`."""
+        self.batches = 0
+        self.waited_s = 0.0
+        """Of the forwards and backwards of whole batches: how many there were, and how long their callers waited."""
         self._lock = Lock()
 
     def __deepcopy__(self, memo: object) -> MixtureFigures:
@@ -85,6 +89,17 @@ class MixtureFigures:
                     self.dropped[f"{kind}: {getattr(result, 'why', 'late')}"] += 1
                 elif kind == "backward":
                     self.staleness[result.staleness] += 1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as that of one batch's forward or backward."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.batches += 1
+                self.waited_s += time.monotonic() - began_s
 
     def count(self, *, searched_again: int = 0, without_gradient: int = 0) -> None:
         with self._lock:

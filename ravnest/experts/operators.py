@@ -35,15 +35,9 @@ def ask_experts(
     again = given_again()
     if again is not None:
         return again
-    outputs, asked = ask(
-        asker_of(asker, config),
-        _here(samples),
-        _here(numbers),
-        k=k,
-        k_min=k_min,
-        width=width,
-        training=training,
-    )
+    who, here = asker_of(asker, config), (_here(samples), _here(numbers))
+    with who.figures.waiting():
+        outputs, asked = ask(who, *here, k=k, k_min=k_min, width=width, training=training)
     outputs, asked = outputs.to(samples.device), asked.to(samples.device)
     keep_answer(outputs, asked)
     return outputs, asked
@@ -54,7 +48,9 @@ def teach_experts(
     samples: Tensor, gradient: Tensor, asked: Tensor, asker: str, config: str, backward_k_min: int
 ) -> Tensor:
     """The gradient of the samples; the experts learn from that of their outputs. Raises as `teach` does."""
-    found = teach(asker_of(asker, config), _here(samples), _here(gradient), asked.cpu(), backward_k_min=backward_k_min)
+    who, here = asker_of(asker, config), (_here(samples), _here(gradient), asked.cpu())
+    with who.figures.waiting():
+        found = teach(who, *here, backward_k_min=backward_k_min)
     return found.to(samples)
 
 

@@ -7,8 +7,9 @@ In: the job's section `experts`, and the programs of a stage. Out: open clients,
 import socket
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,6 +159,54 @@ def close_experts() -> None:
     for asker in close_grids().values():
         if isinstance(asker.caller, ExpertsClient):
             asker.caller.close()
+
+
+@dataclass(frozen=True)
+class HostSeen:
+    """A host of experts, as the table and this process's calls show it. answer_s: until an answer is back here; before
+    the first one, what the host itself says."""
+
+    experts: int
+    most_experts: int
+    samples_per_s: float
+    answer_s: float
+    updates: int
+
+
+@dataclass(frozen=True)
+class GridAsked:
+    """What this process has asked of a grid since it began, and who hosts its experts now."""
+
+    grid: str
+    places: int
+    batches: int
+    waited_s: float
+    requests: int
+    dropped: int
+    hosts: Mapping[str, HostSeen]
+
+
+def grids_asked(table: ExpertsTableConfig | None) -> list[GridAsked]:
+    """The grids that this process asks."""
+    if table is None:
+        return []
+    from ravnest.experts import ExpertsClient
+    from ravnest.experts.askers import opened_grids
+
+    found = []
+    for name, asker in opened_grids().items():
+        figures, caller = asker.figures, asker.caller
+        hosts: dict[str, HostSeen] = {}
+        if isinstance(caller, ExpertsClient):
+            times = caller.answer_times()
+            for news in caller.directory.news:
+                own_s, member = times.get(news.at.member), news.at.member
+                answer_s = news.answer_s if own_s is None else own_s
+                hosts[member] = HostSeen(news.experts, news.most_experts, news.samples_per_s, answer_s, news.updates)
+        requests, dropped = figures.forwards + figures.backwards, sum(figures.dropped.values())
+        places = len(caller.config.places)
+        found.append(GridAsked(name, places, figures.batches, figures.waited_s, requests, dropped, hosts))
+    return found
 
 
 def own_address(peer: str) -> str:

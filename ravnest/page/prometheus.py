@@ -37,6 +37,16 @@ _HELP: Mapping[str, str] = {
     "stage_planned_tensor_bytes": "The bytes that the plan predicts for them.",
     "stage_round_bytes": "Bytes that came to the stage for the last average.",
     "stage_planned_round_bytes": "The bytes that the plan predicts for that.",
+    "experts": "Experts of a grid that the run asks.",
+    "experts_hosted": "Experts that its hosts say they have.",
+    "experts_requests": "Requests that the stages have sent to them.",
+    "experts_dropped": "Requests of these that were refused, or not answered in time.",
+    "experts_wait_seconds": "Seconds that a forward or a backward of a micro-batch waits for them, on average.",
+    "host_experts": "Experts that the host has.",
+    "host_most_experts": "The most experts that the host takes.",
+    "host_samples_per_second": "Samples that the host answered per second, as it last told.",
+    "host_answer_seconds": "Seconds until an answer of the host is at a stage.",
+    "host_updates": "Updates that the host has made of its experts.",
 }
 _MEMBERS_HELP: Mapping[str, str] = {
     "collaboration_steps": "Steps that the collaboration has made.",
@@ -124,6 +134,20 @@ def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
             yield "stage_planned_tensor_bytes", at, stage["planned_tensor_bytes"]
             yield "stage_round_bytes", at, stage["round_bytes"]
             yield "stage_planned_round_bytes", at, stage["planned_round_bytes"]
+    for grid in document["experts"]:
+        of = [*run, ("grid", grid["grid"])]
+        yield "experts", of, grid["experts"]
+        yield "experts_hosted", of, grid["hosted"]
+        yield "experts_requests", of, grid["requests"]
+        yield "experts_dropped", of, grid["dropped"]
+        yield "experts_wait_seconds", of, grid["wait_s"]
+        for host in grid["hosts"]:
+            at = [*of, ("host", host["host"])]
+            yield "host_experts", at, host["experts"]
+            yield "host_most_experts", at, host["most_experts"]
+            yield "host_samples_per_second", at, host["samples_per_s"]
+            yield "host_answer_seconds", at, host["answer_s"]
+            yield "host_updates", at, host["updates"]
 
 
 def _of_people(document: Mapping[str, Any]) -> Iterator[Figure]:

@@ -17,6 +17,7 @@ from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodeJoine
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.page.curves import Curve
+from ravnest.page.expert_view import ExpertViews
 from ravnest.page.link_view import LinkViews
 from ravnest.page.plan_facts import StageFacts, predictions_of, stages_of
 from ravnest.page.stage_view import StageView, number
@@ -86,7 +87,7 @@ class RunView:
             for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
         }
         self._stages = {stage.facts.stage: stage for each in self._clusters.values() for stage in each.stages}
-        self._links = LinkViews(plan, self._node_of)
+        self._links, self._experts = LinkViews(plan, self._node_of), ExpertViews()
         self._events: deque[dict[str, object]] = deque(maxlen=MOST_EVENTS)
         self._spares = [{"node": spare.node, "reason": spare.reason} for spare in plan.spares]
         self._joined: dict[str, str] = {}
@@ -131,6 +132,8 @@ class RunView:
                 self._measured(record)
             case "links":
                 self._links.take(record)
+            case "experts":
+                self._experts.take(record)
             case "baselines":
                 self._compared_with(record)
             case kind:
@@ -294,6 +297,7 @@ class RunView:
             "clusters": clusters,
             "rounds": self._round_document(now_s),
             "links": self._links.rows()[:MOST_LINKS],
+            "experts": self._experts.rows(),
             "checkpoint": None
             if self._checkpoint is None
             else {

@@ -33,6 +33,9 @@ MOST_RATE = 1e15
 Rates = Annotated[dict[Name, Annotated[float, between(0.0, MOST_RATE)]], at_most(MOST_NAMED)]
 """Bytes per second by peer."""
 
+Numbers = Annotated[dict[Name, Annotated[float, between(0.0, MOST_RATE)]], at_most(MOST_NAMED)]
+"""Any number by name that is not negative."""
+
 Spent = Annotated[dict[Name, Seconds], at_most(64)]
 """Seconds by state of a stage's ledger."""
 

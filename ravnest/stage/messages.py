@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 from ravnest.stage.donor_messages import DONOR_KINDS
 from ravnest.stage.epoch_messages import EPOCH_KINDS
+from ravnest.stage.expert_reports import ExpertsAsked
 from ravnest.stage.message_fields import (
     ByName,
     Lane,
@@ -99,8 +100,7 @@ class Gradient(Message, frozen=True, kw_only=True, tag="gradient"):
 
     `snapshot_round` is set on a micro-batch that ends an update after which every stage of the cluster must take a
     snapshot for that round. `queued_s` is how long the micro-batch waited for the sender and the stages behind it, and
-    `busiest_s` is the most that one of them takes for a micro-batch. The first stage sizes the window by the two.
-    """
+    `busiest_s` is the most that one of them takes for a micro-batch. The first stage sizes the window by the two."""
 
     micro_batch: Count
     snapshot_round: Count | None = None
@@ -134,8 +134,7 @@ class EvaluationCredit(Message, frozen=True, kw_only=True, tag="evaluation_credi
 
 class StateTensor(Message, frozen=True, kw_only=True, tag="state_tensor"):
     """It carries one tensor of the state that a stage starts from: an initial or resumed weight, buffer or piece of
-    optimizer state. `part` says which of the two it is, and `key` is the optimizer's name for it.
-    """
+    optimizer state. `part` says which of the two it is, and `key` is the optimizer's name for it."""
 
     part: Literal["weight", "optimizer"]
     name: Name
@@ -392,6 +391,7 @@ KINDS: tuple[type[Message], ...] = (
     *SHADOW_KINDS,
     *RING_KINDS,
     *FOLLOWED_KINDS,
+    ExpertsAsked,
 )
 
 

@@ -17,10 +17,12 @@ apart by up to some 50 µs a second, which is not corrected.
 import math
 from collections.abc import Callable
 
+from ravnest.job.experts_table import ExpertsTableConfig
 from ravnest.pipeline.controllers import SplitTuner, WindowTuner
 from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.compute import EvaluationSums
+from ravnest.stage.expert_reports import EXPERTS_EVERY_S, experts_asked
 from ravnest.stage.memory import Peaks
 from ravnest.stage.message_fields import MOST_NAMED, PIECE
 from ravnest.stage.messages import ALIVE_EVERY_S
@@ -149,6 +151,7 @@ class Reports:
         now: Callable[[], float],
         late: Callable[[], m.ImitationLateness | None],
         transport: TransportStats,
+        experts: ExpertsTableConfig | None = None,
     ) -> None:
         """Arguments:
         tell: sends a message to the driver.
@@ -156,6 +159,7 @@ class Reports:
         timeline: where to record what is done; None where no picture is wanted.
         late: says how late this machine has been.
         transport: counts what the stage has sent to each peer, and whom its ports have refused.
+        experts: where the experts are that this process asks, if it does.
         """
         self.tell = tell
         self._ledger = ledger
@@ -165,7 +169,8 @@ class Reports:
         self._now = now
         self._late = late
         self._transport = transport
-        self._links_told_s = -math.inf
+        self._experts = experts
+        self._links_told_s = self._experts_told_s = -math.inf
         if timeline is not None:
             ledger.on_span = timeline.computed
         self._echo: tuple[float | None, float] = None, 0.0
@@ -216,6 +221,7 @@ class Reports:
         if late is not None:
             self.tell(late)
         self._tell_links(self._now())
+        self._tell_experts(self._now())
         strangers = self._transport.strangers.news(self._now())
         if strangers:
             self.tell(m.StrangersRefused(connections=strangers))
@@ -231,6 +237,14 @@ class Reports:
         if any(sent.values()):
             self._links_told_s = now_s
             self.tell(m.LinksUsed(pipeline_bytes=sent[Lane.PIPELINE], bulk_bytes=sent[Lane.BULK]))
+
+    def _tell_experts(self, now_s: float) -> None:
+        """Report what was asked of experts of others, where that was not reported lately."""
+        if now_s - self._experts_told_s < EXPERTS_EVERY_S:
+            return
+        for asked in experts_asked(self._experts):
+            self._experts_told_s = now_s
+            self.tell(asked)
 
     def heard_driver(self, alive: m.Alive) -> None:
         """Keep the driver's time, which goes back to it with the next sign of life."""

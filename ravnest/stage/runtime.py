@@ -83,8 +83,8 @@ class StageRuntime:
         self._lock = threading.RLock()
         self._sends = Sends(endpoint, lambda message, began_s: self._reports.sent(message, began_s), now)
         self._tasks = ComputeTasks(compute, rounds, self.machine, self._crossings, setup, endpoint.stats.lateness, now)
-        tell, ledger = self._sends.tell, self.machine.ledger
-        self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, self._tasks.late, endpoint.stats)
+        tell, ledger, late, sent = self._sends.tell, self.machine.ledger, self._tasks.late, endpoint.stats
+        self._reports = Reports(tell, ledger, rings, compute.peaks, timeline, now, late, sent, setup.job.experts)
         self.rings.tell = tell
         self.rings.on_ring_finished = lambda number, ring: self._reports.round_is(number, "finished", ring)
         self._to_send: dict[tuple[str, int, int], Tensors] = {}  # computed, not yet sent

@@ -12,6 +12,7 @@ from cluster_planner import Plan
 from ravnest.driver import control as c
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
+from ravnest.driver.observe.expert_figures import ExpertFigures
 from ravnest.driver.observe.link_figures import LinkFigures
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.recent_rate import RecentRate
@@ -22,6 +23,7 @@ from ravnest.errors import WrongMessage
 from ravnest.pipeline import stage_place
 from ravnest.recovery import Replaced, Restored, TryFailed
 from ravnest.stage import messages as m
+from ravnest.stage.expert_reports import ExpertsAsked
 from ravnest.training.losses import Metric
 from ravnest.training.named_measures import Measure
 from ring_allreduce.transport import Message, strangers_in_words
@@ -46,10 +48,8 @@ class _ClusterTally:
 
 
 class RunRecord:
-    """Hears what happens in a run, writes it to metrics.jsonl, and tells the observer.
-
-    Every method that takes a message or an instruction records it as of the moment that `at` or `tick` last named.
-    """
+    """Hears what happens in a run, writes it to metrics.jsonl, and tells the observer. Whatever takes a message or an
+    instruction records it as of the moment that `at` or `tick` last named."""
 
     def __init__(
         self,
@@ -89,12 +89,11 @@ class RunRecord:
         self.windows: dict[str, int] = {}
         """By cluster whose window was tuned: the last window."""
         self.largest_windows: dict[str, int] = {}
-        """By cluster whose window was tuned: the largest that it was tuned to. The stages had to hold this one, or the
-        planned one where that is larger."""
+        """The same of the largest that it was tuned to: stages had to hold it, or the planned one if larger."""
         self.splits: dict[str, bool] = {}
         """By stage that has tried to split its backward: whether it does so now."""
         self.times = StageTimes()
-        self._links = LinkFigures()
+        self._links, self._experts = LinkFigures(), ExpertFigures()
         self.tensor_bytes: dict[str, Mapping[str, int]] = {}
         """By stage: the most bytes that its tensors took, by part."""
         self.imitated: dict[str, m.ImitationLateness] = {}
@@ -165,10 +164,8 @@ class RunRecord:
         self._observer.on(report.NoticeEvent(text))
 
     def updated(self, stage: str, message: m.Updated) -> None:
-        """A stage has made an update: the staleness of its gradients, and from a last stage the losses.
-
-        Raises WrongMessage for an update without a gradient, or of a last stage without a loss.
-        """
+        """A stage has made an update: the staleness of its gradients, and from a last stage the losses. Raises
+        WrongMessage for an update without a gradient, or of a last stage without a loss."""
         if not message.staleness or (stage in self._last_stages and not message.losses):
             raise WrongMessage(stage, f"sent {message}, an update of no micro-batch")
         self.times.told(stage, message.spent, message.update)
@@ -204,8 +201,7 @@ class RunRecord:
             self._emit(report.NoticeEvent(f"{where} has {strangers_in_words(address, count)}"))
 
     def reported(self, stage: str, message: Message) -> None:
-        """Take what a stage says, as far as it is to be recorded. Raises WrongMessage as `updated` does, and for an
-        evaluation of other metrics than the job's."""
+        """Record what a stage says. Raises WrongMessage as `updated` does, and where metrics are not the job's."""
         match message:
             case m.Updated():
                 self.updated(stage, message)
@@ -227,6 +223,8 @@ class RunRecord:
                 self.imitated[stage] = message
             case m.LinksUsed() | m.RingFinishedMessage():
                 self._links.told(stage, message, self._now_s)
+            case ExpertsAsked():
+                self._experts.told(stage, message)
 
     def held(self, stage: str, message: m.MemoryPeaks) -> None:
         """The tensors of a stage take more memory than ever before."""
@@ -352,8 +350,9 @@ class RunRecord:
         self._tell_lost()
         if shares := {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}:
             self._writer.write("time", self._now_s, stages=shares)
-        if links := self._links.since_last():
-            self._writer.write("links", self._now_s, links=links)
+        for kind, key, news in (("links", "links", self._links), ("experts", "grids", self._experts)):
+            if found := news.since_last():
+                self._writer.write(kind, self._now_s, **{key: found})
 
     def timeline(self, dropped: int) -> None:
         """The timeline has been written, without `dropped` spans that were beyond its limit."""

@@ -10,6 +10,7 @@ import pytest
 from cluster_planner import Plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.place_events import NodeJoinedEvent
+from ravnest.page.prometheus import metrics_text
 from ravnest.page.run_view import MOST_EVENTS, MOST_LINKS, MOST_POINTS, RunView
 
 
@@ -118,6 +119,18 @@ def test_the_document_has_the_worst_links_and_all_can_be_asked_for(told: Told) -
     told.record("links", 1.0, links=rows)
     assert len(told.view.links()) == len(rows)
     assert told.document()["links"] == told.view.links()[:MOST_LINKS]
+
+
+def test_the_document_has_the_hosts_of_experts_that_the_run_asks(told: Told) -> None:
+    assert told.document()["experts"] == []
+    host = {"host": "attic.00", "experts": 3, "most_experts": 8, "samples_per_s": 20.0, "answer_s": 0.01, "updates": 7}
+    stages = {"c0.s1": {"batches": 4, "waited_s": 2.0, "requests": 32, "dropped": 1}}
+    told.record("experts", 1.0, grids=[{"grid": "digits", "places": 16, "hosts": [host], "stages": stages}])
+    (grid,) = told.document()["experts"]
+    assert (grid["grid"], grid["hosted"], grid["wait_s"], grid["hosts"]) == ("digits", 3, 0.5, [host])
+    text = metrics_text(told.document())
+    assert 'ravnest_experts_wait_seconds{run="r",grid="digits"} 0.5' in text
+    assert 'ravnest_host_answer_seconds{run="r",grid="digits",host="attic.00"} 0.01' in text
 
 
 def test_a_round_trip_that_was_measured_is_beside_the_planned_one(told: Told) -> None:
