@@ -7,15 +7,14 @@ its own line and no other.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from ravnest.collaboration.backbone_store import BackboneStore
+from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.code_bundle import code_hash, collected
-from ravnest.collaboration.curve import Curve
 from ravnest.collaboration.invitation import Invitation, listening_at
 from ravnest.collaboration.messages import (
     COLLABORATION,
@@ -36,7 +35,6 @@ from ravnest.collaboration.messages import (
     TransferMessage,
     WelcomeMessage,
 )
-from ravnest.collaboration.people import read_people
 from ravnest.collaboration.step_owner import (
     CollectOn,
     CommitStep,
@@ -52,8 +50,7 @@ from ravnest.collaboration.step_owner import (
     TimePassed,
 )
 from ravnest.collaboration.step_sum import StepSum
-from ravnest.collaboration.trainer import Trainer
-from ravnest.collaboration.transfers import Form, form_in_words, pieces
+from ravnest.collaboration.transfers import form_in_words, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
@@ -69,6 +66,13 @@ AGREE_S = 900.0
 MOST_VISITORS = 512
 MOST_WAITING = 4
 """A volunteer for which more transfers wait than that takes nothing, or too little, and is put out; it may return."""
+
+STATES_AT_ONCE = 8
+STATE_WINDOW = 2
+"""So many volunteers take the state at a time, and so many pieces are under way to each. Others wait for their turn."""
+
+AVERAGES_FIRST = 0.5
+"""While averages are under way, states wait for this part of a step: who joins delays nobody's step."""
 
 LONGEST_WAIT_S = 0.5
 
@@ -113,31 +117,24 @@ class Backbone:
             raise InvalidInput("is the job's folder, which volunteers are sent", path=str(folder), key="--out")
         self._files = collected(job_file)
         self._job_name = job_file.name
-        self._trainer = Trainer(job, job_file)
-        self._store = BackboneStore(folder, resume=resume)
-        self._people = read_people(folder)
+        self._kept = BackboneState(job, job_file, folder, resume=resume, tell=tell, now=now)
+        self._trainer = self._kept.trainer
         self._verifier = new_identity()
-        if resume:
-            self._take_up()
         self._owner = StepOwner(self._trainer.target_batch, self._trainer.step)
         self._sum = StepSum(self._trainer.forms)
         self._visitors: dict[int, Visitor] = {}
-        self._state: tuple[int, list[tuple[Form, Tensor]]] | None = None
-        self._curve = Curve(self._trainer.step * self._trainer.target_batch, self._now())
-        # A volunteer stops at a whole batch, and the micro-batch with which it gets there may go beyond it.
-        self._most_samples = self._trainer.target_batch + job.micro_batch - 1
-        self._evaluated = 0
         self._visits = 0
+        self._committed_s = self._states_from_s = self._now()
         self._alive_s = self._now()
         self._ending = False
-        kept = self._store.secrets
+        kept = self._kept.store.secrets
         self._lines = Lines(COLLABORATION, bytes.fromhex(kept.token), listen=(host, port, kept.keys()))
         shown = f"[{host}]" if ":" in host else host
         found_at = addresses or (f"{shown}:{self._lines.port}",)
         self.invitation = Invitation(
             found_at, kept.backbone_public, kept.guest_public, kept.guest_secret, kept.token, code_hash(self._files)
         )
-        self.invitation_file = self._store.save_invitation(self.invitation.line())
+        self.invitation_file = self._kept.store.save_invitation(self.invitation.line())
 
     def __enter__(self) -> "Backbone":
         return self
@@ -169,15 +166,13 @@ class Backbone:
         return self._end(ended, stop)
 
     def _end(self, ended: bool, stop: Callable[[], bool]) -> BackboneResult:
-        self._save_state()
+        self._kept.save()
         weights = None
         if ended:
-            weights = self._store.save_weights(
-                {name: one.clone() for name, one in self._trainer.model.state_dict().items()}
-            )
+            weights = self._kept.save_weights()
             self._hand_out(stop)
-            self._evaluate()
-        self._store.save_people(self._people)
+            self._kept.evaluate()
+            self._kept.store.save_people(self._kept.people)
         return BackboneResult(self.step, weights, self._trainer.weights_hash())
 
     def _hand_out(self, stop: Callable[[], bool]) -> None:
@@ -191,11 +186,11 @@ class Backbone:
                 if visitor.line not in told and visitor.outgoing.settled:
                     self._lines.send(visitor.line, EndMessage(step=self.step))
                     told.add(visitor.line)
-            if all(visitor.line in told for visitor in self._joined()):
+            if all(visitor.line in told for visitor in self._visitors.values() if visitor.agreed):
                 return
             for event in self._lines.take(LONGEST_WAIT_S):
                 self._on(event)
-        late = [visitor.name for visitor in self._joined() if visitor.line not in told]
+        late = [visitor.name for visitor in self._visitors.values() if visitor.agreed and visitor.line not in told]
         self._tell(f"did not take the last average in time: {', '.join(late)}")
 
     # Lines.
@@ -204,7 +199,8 @@ class Backbone:
         match event:
             case LineOpened(line=line):
                 if len(self._visitors) >= MOST_VISITORS:
-                    self._lines.send(line, RefusedMessage(reason="the backbone has as many volunteers as it can serve"))
+                    reason = "the backbone has as many volunteers as it can serve"
+                    self._lines.send(line, RefusedMessage(reason=reason, may_return=True))
                     self._lines.hang_up(line, "no place")
                     return
                 visitor = self._visitors[line] = Visitor(line, self._now())
@@ -227,8 +223,10 @@ class Backbone:
         """Raises InvalidInput for what no volunteer of ours says at this point."""
         if isinstance(message, HelloMessage) and visitor.person is None:
             self._welcome(visitor, message)
-        elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.joined:
-            self._join(visitor, message)
+        elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.agreed:
+            if message.form != form_in_words(self._trainer.forms):
+                raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
+            visitor.agreed = True
         elif not visitor.joined:
             raise InvalidInput(f"{type(message).__name__} out of turn")
         elif isinstance(message, ProgressMessage):
@@ -241,8 +239,8 @@ class Backbone:
             raise InvalidInput(f"{type(message).__name__} is nothing that a volunteer says")
 
     def _welcome(self, visitor: Visitor, hello: HelloMessage) -> None:
-        key = visitor.prove(hello, self._store.secrets.backbone_public, self._verifier)
-        visitor.person = self._people.came(key, visitor.name)
+        key = visitor.prove(hello, self._kept.store.secrets.backbone_public, self._verifier)
+        visitor.person = self._kept.people.came(key, visitor.name)
         self._visits += 1
         self._lines.trust(visitor.line)
         for path, data in self._files.items():
@@ -250,35 +248,34 @@ class Backbone:
         welcome = WelcomeMessage(files=len(self._files), job=self._job_name, session=self._visits)
         self._lines.send(visitor.line, welcome)
 
-    def _join(self, visitor: Visitor, message: JoinMessage) -> None:
-        if message.form != form_in_words(self._trainer.forms):
-            raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
-        visitor.joined = True
-        if self._state is None or self._state[0] != self.step:
-            self._state = self.step, self._trainer.state()
-        step, state = self._state
+    def _join(self, visitor: Visitor) -> None:
+        visitor.joined = visitor.takes_state = True
+        step, state = self._kept.of_joiners()
         visitor.outgoing.put(pieces("state", step, 0, state))
         self._tell(f"{visitor.name} joins at step {step} ({len(list(self._joined()))} volunteers)")
 
     def _progress(self, visitor: Visitor, message: ProgressMessage) -> None:
-        if message.loss is not None and message.step == self.step:
-            self._curve.heard(message.loss, min(message.loss_samples, self._most_samples))
+        if message.loss is not None:
+            self._kept.heard(message.step, message.loss, message.loss_samples)
         self._decide(PeerBecameReady(visitor.peer, message.step))
         self._decide(
             ProgressCame(
                 visitor.peer,
                 message.step,
-                min(message.samples, self._most_samples),
+                min(message.samples, self._kept.most_samples),
                 message.samples_per_s,
                 self._trainer.job.micro_batch,
                 min(max(message.every_s, 0.1), 600.0),
             )
         )
+        if message.samples_per_s and not visitor.rated:
+            visitor.rated = True
+            self._lines.send(visitor.line, AliveMessage(step=self.step))
 
     def _contribution(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
         try:
             if isinstance(message, TransferMessage):
-                visitor.begin(message, self._trainer.forms, self._most_samples)
+                visitor.begin(message, self._trainer.forms, self._kept.most_samples)
                 return
             assert isinstance(message, TensorMessage | PieceMessage)
             whole = visitor.take(message, event.tensors)
@@ -296,7 +293,7 @@ class Backbone:
         # A contribution that is too late, whose step was committed without it, is told to the owner alone.
         if self._owner.counts(visitor.peer, whole.step):
             assert visitor.person is not None
-            self._people.scaled(self._sum.add(whole.vectors, whole.samples, visitor.person.key))
+            self._kept.people.scaled(self._sum.add(whole.vectors, whole.samples, visitor.person.key))
         self._decide(ContributionCame(visitor.peer, whole.step, whole.samples))
 
     # Decisions.
@@ -304,6 +301,7 @@ class Backbone:
     def _decide(self, event: Event) -> None:
         if self._ending:
             return
+        committed: tuple[Mapping[str, int], dict[str, Tensor]] | None = None
         for instruction in self._owner.handle(event, self._now()):
             match instruction:
                 case OpenStep(step=step, stops=stops):
@@ -316,84 +314,72 @@ class Backbone:
                             continue
                         self._lines.send(visitor.line, CollectMessage(step=step))
                 case CommitStep():
-                    self._commit(instruction)
+                    committed = instruction.samples, self._hand_on(instruction)
                 case PutOut(peer=peer, reason=reason):
                     for visitor in list(self._joined()):
                         if visitor.peer == peer:
                             self._put_out(visitor, reason)
+        if committed is not None:
+            self._kept.apply(*committed)
 
-    def _commit(self, committed: CommitStep) -> None:
+    def _hand_on(self, committed: CommitStep) -> dict[str, Tensor]:
+        """Send everyone the mean, which travels while it is applied here, and what is asked for the next step too."""
         said, mean = self._sum.finish(committed.step)
+        now_s = self._now()
+        self._states_from_s = now_s + AVERAGES_FIRST * (now_s - self._committed_s)
+        self._committed_s = now_s
         for visitor in self._joined():
             visitor.outgoing.put(iter(said))
             if visitor.person is not None and visitor.peer in committed.samples:
                 visitor.person.samples += committed.samples[visitor.peer]
                 visitor.person.steps += 1
-        self._pump()  # it travels while the step is applied here
-        norm = self._trainer.apply(mean)
-        entry = self._curve.committed(self.step, committed.samples, norm, self._now())
-        self._store.add_to_curve(entry.fields)
-        self._tell(entry.line)
-        every = max(1, self._trainer.job.evaluate_every // self._trainer.target_batch)
-        if self.step % every == 0:
-            self._evaluate()
-            self._save_state()
-            self._store.save_people(self._people)
-
-    def _evaluate(self) -> None:
-        if self._evaluated == self.step:
-            return
-        self._evaluated = self.step
-        found = self._trainer.evaluate()
-        if found:
-            self._store.add_to_curve({"step": self.step, "held_out": found})
-            self._tell(f"step {self.step}: held out: " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()))
+        self._pump()
+        return mean
 
     def _tend(self) -> None:
         now_s = self._now()
         for visitor in list(self._visitors.values()):
             patience_s = SIGN_IN_S if visitor.person is None else AGREE_S
-            if not visitor.joined and now_s > visitor.opened_s + patience_s:
-                self._put_out(visitor, "it did not join in time")
+            if not visitor.agreed and now_s > visitor.opened_s + patience_s:
+                self._put_out(visitor, "it did not join in time", may_return=True)
             elif len(visitor.outgoing) > MOST_WAITING:
-                self._put_out(visitor, "it takes averages more slowly than they are made")
+                self._put_out(visitor, "it takes averages more slowly than they are made", may_return=True)
         if now_s >= self._alive_s + ALIVE_S:
             self._alive_s = now_s
-            for visitor in self._joined():
-                self._lines.send(visitor.line, AliveMessage(step=self.step))
+            for visitor in self._visitors.values():
+                if visitor.agreed:
+                    self._lines.send(visitor.line, AliveMessage(step=self.step))
         self._pump()
 
     def _pump(self) -> None:
+        """Send what may be sent: averages, then states of who joins, in the order in which they have come."""
+        states = [visitor for visitor in self._joined() if visitor.takes_state]
         for visitor in self._joined():
+            if visitor.takes_state:
+                continue
             for said in visitor.outgoing.due():
                 self._lines.send(visitor.line, *said)
+        averaging = any(not visitor.outgoing.settled for visitor in self._joined() if not visitor.takes_state)
+        if averaging and self._now() < self._states_from_s:
+            return
+        for visitor in self._visitors.values():
+            if visitor.agreed and not visitor.joined and len(states) < STATES_AT_ONCE:
+                self._join(visitor)
+                states.append(visitor)
+        for visitor in states:
+            for said in visitor.outgoing.due(STATE_WINDOW):
+                self._lines.send(visitor.line, *said)
+            visitor.takes_state = not visitor.outgoing.settled
 
-    def _put_out(self, visitor: Visitor, reason: str) -> None:
+    def _put_out(self, visitor: Visitor, reason: str, *, may_return: bool = False) -> None:
         if self._visitors.pop(visitor.line, None) is None:
             return
         if visitor.name:
             self._tell(f"{visitor.name} is put out: {reason}")
-        self._lines.send(visitor.line, RefusedMessage(reason=reason[:400]))
+        self._lines.send(visitor.line, RefusedMessage(reason=reason[:400], may_return=may_return))
         self._lines.hang_up(visitor.line, reason)
         if visitor.joined:
             self._decide(PeerLeft(visitor.peer))
 
     def _joined(self) -> list[Visitor]:
         return [visitor for visitor in self._visitors.values() if visitor.joined]
-
-    # State.
-
-    def _save_state(self) -> None:
-        tensors = {form.name: tensor for form, tensor in self._trainer.state()}
-        self._store.save_state(tensors, self.step, self._trainer.job.checkpoints.keep)
-
-    def _take_up(self) -> None:
-        last = self._store.last_state()
-        if last is None:
-            return
-        step, tensors = last
-        forms = self._trainer.state_forms(step)
-        held = {name: (tensor.dtype, tensor.numel()) for name, tensor in tensors.items()}
-        if held != {form.name: (form.dtype, form.elements) for form in forms}:
-            raise InvalidInput("its last state is of another model or optimizer", path=str(self._store.folder))
-        self._trainer.load(tensors, step)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -54,9 +54,10 @@ class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
-    """The line ends, and why."""
+    """The line ends, and why. `may_return`: it is no fault of the volunteer's, which may open another one."""
 
     reason: Text
+    may_return: bool = False
 
 
 class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):

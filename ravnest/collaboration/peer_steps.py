@@ -2,7 +2,8 @@
 
 In: what came from the backbone and what was computed, in the order of events. Out: instructions. A volunteer holds the
 weights of one step at a time. It computes until it is told at how many samples to stop, sends what it has then, and
-waits for the average, or to be told to go on. Averages come in order; each makes the next step.
+waits for the average, or to be told to go on. Averages come in order; each makes the next step. Where steps are short
+it may be told at how many samples to stop before the average has come with which that step begins.
 """
 
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class PeerSteps:
         """None before the first state has come."""
         self.samples = 0
         self._stop: int | None = None
+        self._later: dict[int, int] = {}  # by step: where to stop in steps whose weights have not come yet
         self._waiting = False
 
     @property
@@ -104,12 +106,16 @@ class PeerSteps:
             case MicroBatchMade(step=step, samples=samples) if self.computes and step == self.step:
                 self.samples += samples
                 return [CountMicroBatch(), *self._sent_or_reported(due=False)]
+            case StepOpened(step=step, stop=stop) if self.step is not None and step > self.step:
+                self._later[step] = stop
             case StepOpened(step=step, stop=stop) if step == self.step:
                 self._stop = stop
                 if not self.samples and not stop:
                     self._waiting = True
                 return self._sent_or_reported(due=False) if self.samples else []
-            case CollectingWentOn(step=step) if step == self.step:
+            case CollectingWentOn(step=step) if step != self.step:
+                self._later.pop(step, None)
+            case CollectingWentOn(step=step):
                 self._stop, self._waiting = None, False
                 return [ReportProgress(step, self.samples, due=True)]
             case AverageCame(step=step) if step == self.step:
@@ -117,7 +123,9 @@ class PeerSteps:
         return []
 
     def _begin(self, step: int) -> list[PeerInstruction]:
-        self.step, self.samples, self._stop, self._waiting = step, 0, None, False
+        self.step, self.samples, self._stop = step, 0, self._later.get(step)
+        self._later = {later: stop for later, stop in self._later.items() if later > step}
+        self._waiting = self._stop == 0
         return [ReportProgress(step, 0, due=True)]
 
     def _sent_or_reported(self, *, due: bool) -> list[PeerInstruction]:

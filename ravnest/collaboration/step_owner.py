@@ -10,6 +10,10 @@ A peer that is lost, late or refused while a step is open costs what it had not 
 collected further: all go on with the same weights, and what has been added stays. So a batch is never smaller than the
 target, and no peer can hold a step up for longer than `patience_s`.
 
+A step is opened up to AHEAD_S before its batch is full, so that nobody computes on while the word to stop travels.
+Where whole steps are shorter than that, each is opened when the one before is committed, by the rates that are known
+then: everyone's part is known before its first sample, however old reports are beside a step.
+
 Nor can it do so again and again. Who was counted on and has not sent in time what was asked of it has broken its word,
 and is doubted until it has kept its word 2, 4, 8, … times. What a doubted peer reports opens no step for others, and
 nobody waits for it: it is asked by itself for what it has, while the others compute on, and counts once that has come.
@@ -17,10 +21,10 @@ nobody waits for it: it is asked by itself for what it has, while the others com
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from ravnest.collaboration.progress import Report, full_at_s, quotas
+from ravnest.collaboration.progress import MOST_OVER, Report, full_at_s, quotas
 
 FIRST_PATIENCE_S = 120.0
 """How long a contribution may take while none has come yet: models and links of any size begin here."""
@@ -38,6 +42,9 @@ MOST_REFUSED = 3
 
 MOST_BROKEN = 10
 """A peer is doubted until it has kept its word at most 2 to this power of times."""
+
+AHEAD_S = 1.0
+"""A step is opened so long before its batch is full, once everyone who computes has said how far it is."""
 
 LOOK_AHEAD_S = 60.0
 LEAST_WAIT_S = 0.01
@@ -150,6 +157,7 @@ class StepOwner:
         self.step = step
         self._ready: set[str] = set()
         self._reports: dict[str, Report] = {}
+        self._last: dict[str, Report] = {}  # of any step
         self._given: Counter[str] = Counter()
         self._awaited: set[str] | None = None  # None: collecting
         self._opened_s = 0.0
@@ -195,18 +203,20 @@ class StepOwner:
             return self._opened_s + self.patience_s
         waiting = {peer: one for peer, one in self._reports.items() if not self._is_asked(peer, now_s)}
         full_s = full_at_s(waiting, self.needed, now_s, LOOK_AHEAD_S) if waiting else None
-        return None if full_s is None else max(full_s, now_s + LEAST_WAIT_S)
+        return None if full_s is None else max(full_s - self._ahead_s(waiting), now_s + LEAST_WAIT_S)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Return what follows from an event. One that is about a step that is over changes nothing."""
         match event:
             case PeerBecameReady(peer=peer, step=step):
-                if step == self.step:
+                # Who is one step behind takes that step's average next: where steps are short, it may never be less.
+                if self.step - 1 <= step <= self.step:
                     self._ready.add(peer)
-            case ProgressCame(peer=peer) if peer in self._ready and event.step == self.step:
-                self._reports[peer] = Report(
-                    event.samples, event.samples_per_s, event.micro_batch, now_s, event.every_s
-                )
+            case ProgressCame(peer=peer) if peer in self._ready:
+                report = Report(event.samples, event.samples_per_s, event.micro_batch, now_s, event.every_s)
+                self._last[peer] = report
+                if event.step == self.step:
+                    self._reports[peer] = report
             case ContributionCame(peer=peer) if peer in self._ready:
                 alone = self._came(event, now_s)
                 decided = self._decide(now_s)
@@ -237,8 +247,13 @@ class StepOwner:
             return [CollectOn(self.step)]
         committed = CommitStep(self.step, dict(self._given))
         self.step += 1
-        self._reports, self._given = {}, Counter()
-        return [committed]
+        self._given = Counter()
+        self._reports = {peer: replace(one, samples=0, at_s=now_s) for peer, one in self._last.items()}
+        opened = self._open(now_s, at_commit=True) if self._reports else []
+        if not self.open:
+            self._reports = {}  # a longer step: they say themselves when they have begun
+            return [committed]
+        return [committed, *opened]
 
     def _came(self, event: ContributionCame, now_s: float) -> bool:
         """Take a contribution; returns whether its peer alone was asked for it."""
@@ -258,16 +273,23 @@ class StepOwner:
                 self._took_s.append(self._took_last_s[peer])
         return alone
 
-    def _open(self, now_s: float) -> list[Instruction]:
-        if full_at_s(self._reports, self.needed, now_s, 0.0) is None:
-            return []
+    def _ahead_s(self, reports: Mapping[str, Report]) -> float:
+        """How long before a batch is full its step is opened: who has not said how far it is would be left out."""
+        counted_on = {peer for peer in self._ready if not self._doubted[peer]}
+        return AHEAD_S if counted_on <= set(reports) else 0.0
+
+    def _open(self, now_s: float, *, at_commit: bool = False) -> list[Instruction]:
         counted_on = {peer: report for peer, report in self._reports.items() if not self._doubted[peer]}
+        full_s = full_at_s(counted_on, self.needed, now_s, self._ahead_s(counted_on))
         until_s = now_s + self.patience_s
-        if self.needed and full_at_s(counted_on, self.needed, now_s, 0.0) is None:
-            return self._ask_doubted(now_s, until_s)
-        stops = quotas(counted_on, self.needed, now_s)
+        if full_s is None:
+            full = not at_commit and full_at_s(self._reports, self.needed, now_s, 0.0) is not None
+            return self._ask_doubted(now_s, until_s) if full else []
+        stops = quotas(counted_on, self.needed, full_s)
         self._awaited = {peer for peer, samples in stops.items() if samples}
         self._opened_s = now_s
+        if at_commit:
+            stops |= self._trials()
         for peer, report in self._reports.items():
             if not self._is_asked(peer, now_s):
                 least = min(stops.get(peer, report.samples), self.target_batch)
@@ -275,6 +297,20 @@ class StepOwner:
         # No volunteer makes more than a whole batch: it waits there, whatever it is taken to have.
         every = {peer: min(stops.get(peer, 0), self.target_batch) for peer in sorted(self._ready)}
         return [OpenStep(self.step, every)]
+
+    def _trials(self) -> dict[str, int]:
+        """A micro-batch for who is doubted and for who has no rate yet, for which nobody waits.
+
+        They would never compute where each step is opened before it begins. Only as many at a time as fit MOST_OVER.
+        """
+        tried = sorted(peer for peer, one in self._last.items() if self._doubted[peer] or not one.samples_per_s)
+        turn = self.step % max(1, len(tried))
+        room, trials = MOST_OVER * self.target_batch, dict[str, int]()
+        for peer in tried[turn:] + tried[:turn]:
+            if not trials or room >= self._last[peer].micro_batch:
+                trials[peer] = self._last[peer].micro_batch
+                room -= trials[peer]
+        return trials
 
     def _ask_doubted(self, now_s: float, until_s: float) -> list[Instruction]:
         """With those who are doubted the batch would be full: they are asked for what they say they have."""
@@ -304,5 +340,5 @@ class StepOwner:
     def _forget(self, peer: str) -> None:
         self._ready.discard(peer)
         self._sent(peer)
-        for known in (self._refused, self._asked, self._broken, self._doubted, self._took_last_s):
+        for known in (self._last, self._refused, self._asked, self._broken, self._doubted, self._took_last_s):
             known.pop(peer, None)

@@ -158,9 +158,9 @@ class Outgoing:
             raise InvalidInput(f"{taken} pieces were taken of {self._sent} that were sent")
         self._got = taken
 
-    def due(self) -> Iterator[Said]:
-        """The messages that may be sent now."""
-        while self._transfers and self._sent - self._got < WINDOW:
+    def due(self, window: int = WINDOW) -> Iterator[Said]:
+        """The messages that may be sent now, while fewer than `window` pieces are under way."""
+        while self._transfers and self._sent - self._got < window:
             said = next(self._transfers[0], None)
             if said is None:
                 self._transfers.popleft()

@@ -124,6 +124,7 @@ class Visit:
         self._taken = 0
         self._ended = self._closed = False
         self._reported: Report | None = None
+        self._asks = True  # its first rate has not been answered yet
         self._seconds = 0.0  # of one micro-batch with all that is done beside it, smoothed
         self._made_s: float | None = None
         self._micro_batch = 1
@@ -201,7 +202,8 @@ class Visit:
             raise RunFailed(f"the line ended: {event.reason}")
         assert isinstance(event, LineSaid)
         if isinstance(event.message, RefusedMessage):
-            raise Refused(f"the backbone refused this volunteer: {event.message.reason}")
+            failure = RunFailed if event.message.may_return else Refused
+            raise failure(f"the backbone refused this volunteer: {event.message.reason}")
         if not isinstance(event.message, kinds):
             raise RunFailed(f"the backbone sent {type(event.message).__name__} out of turn")
         return event.message
@@ -225,7 +227,8 @@ class Visit:
     def _take(self, message: Message, event: LineSaid) -> None:
         match message:
             case RefusedMessage():
-                raise Refused(f"the backbone has ended this visit: {message.reason}")
+                failure = RunFailed if message.may_return else Refused
+                raise failure(f"the backbone has ended this visit: {message.reason}")
             case EndMessage():
                 self._ended = True
             case AliveMessage():
@@ -279,6 +282,8 @@ class Visit:
                 case ReportProgress(step=step, samples=samples, due=now):
                     self._report(step, samples, now)
                 case SendContribution(step=step, samples=samples):
+                    if self._losses:
+                        self._report(step, samples, due=True)  # the losses belong to this step
                     vectors = self._trainer.contribution()
                     sent = pieces("contribution", step, samples, vectors, float(samples), self._lost)
                     self._outgoing.put(sent)
@@ -312,6 +317,9 @@ class Visit:
         seconds = self._made_s - began_s
         self._seconds = seconds if not self._seconds else (1 - SMOOTHED) * self._seconds + SMOOTHED * seconds
         self._handle(MicroBatchMade(step, made.samples))
+        if self._asks:  # the backbone learns how fast it is before it computes on: the batch may be full soon
+            self._asks = False
+            self._hear(IDLE_S)
         if not self._steps.computes:
             self._made_s = None  # what follows is waiting
 
@@ -337,6 +345,8 @@ class Visit:
         self._lines.send(self._line, message)
 
     def _is_off(self, samples: int, told: Report, now_s: float) -> bool:
+        if not told.samples_per_s:
+            return True  # its first micro-batch says how fast it is
         silent_s = now_s - told.at_s
         most = max(2 * self._micro_batch, OFF * self._trainer.target_batch)
         return silent_s >= REPORT_S or (silent_s >= LEAST_REPORT_S and abs(samples - told.whole(now_s)) > most)

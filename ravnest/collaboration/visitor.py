@@ -36,9 +36,15 @@ class Visitor:
     name: str = ""
     person: Person | None = None
     """None until it has proved who it is."""
+    agreed: bool = False
+    """It has agreed to the code and has made the model."""
     joined: bool = False
-    """It has agreed to the code, has made the model, and is sent the state and every average from then on."""
+    """It is sent the state, and every average from then on."""
+    takes_state: bool = False
+    """It has been sent nothing yet but the state, which it has not taken whole."""
     outgoing: Outgoing = field(default_factory=Outgoing)
+    rated: bool = False
+    """It has said how fast it is, and was answered."""
     incoming: Incoming | None = None
     taken: int = 0
     """Pieces that have come from it."""

@@ -38,11 +38,14 @@ class Volunteer:
         device: str = "cpu",
         tell: Callable[[str], None] = lambda _: None,
         patience_s: float = 600.0,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`agree`: is called with the code's hash, its folder and its files, before any of it is run. `home`: where
         the code is kept, by its hash."""
         self._invitation, self._identity, self._name, self._home = invitation, identity, name, home
         self._agree, self._device, self._tell, self._patience_s = agree, device, tell, patience_s
+        self._now, self._sleep = now, sleep
         self._trainer: Trainer | None = None
         self.given = Given()
         self._member = Member(name, identity.public_key, self._signature, self.trainer, tell, self.given)
@@ -53,15 +56,14 @@ class Volunteer:
         Raises InvalidInput for an invitation that leads to other code, or code that cannot run; Refused;
         Diverged; RunFailed when no backbone was reached for too long.
         """
-        since_s, why = time.monotonic(), "nobody was asked"
+        since_s, why = self._now(), "nobody was asked"
         while not stop():
             for host, port in self._invitation.endpoints():
                 lines = Lines(COLLABORATION, bytes.fromhex(self._invitation.token))
-                visits, dialled_s = self.given.visits, time.monotonic()
+                visits, dialled_s = self.given.visits, self._now()
                 try:
-                    visit = Visit(
-                        self._member, lines, lines.dial(host, port, self._invitation.keys(), BACKBONE, DIAL_S)
-                    )
+                    line = lines.dial(host, port, self._invitation.keys(), BACKBONE, DIAL_S)
+                    visit = Visit(self._member, lines, line, self._now)
                     if visit.run(stop):
                         return self.given
                     why = "its line ended"
@@ -71,13 +73,13 @@ class Volunteer:
                     why = str(error)
                 finally:
                     lines.close()
-                if self.given.visits > visits and time.monotonic() - dialled_s > RETRY_S:
-                    since_s = time.monotonic()
+                if self.given.visits > visits and self._now() - dialled_s > RETRY_S:
+                    since_s = self._now()
                 self._tell(f"{host}:{port}: {why}; trying again")
                 if stop():
                     return self.given
-                time.sleep(RETRY_S)
-            if time.monotonic() - since_s > self._patience_s:
+                self._sleep(RETRY_S)
+            if self._now() - since_s > self._patience_s:
                 raise RunFailed(f"no backbone was reached for {self._patience_s:.0f} s: {why}")
         return self.given
 

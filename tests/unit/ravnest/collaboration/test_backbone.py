@@ -18,6 +18,7 @@ from ravnest.collaboration.messages import (
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
+    TransferMessage,
     signed_part,
 )
 from ravnest.collaboration.trainer import Trainer
@@ -25,7 +26,7 @@ from ravnest.collaboration.transfers import form_in_words, pieces
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
-from ring_allreduce.transport import LineOpened, LineSaid
+from ring_allreduce.transport import LineClosed, LineOpened, LineSaid
 from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
@@ -49,17 +50,25 @@ class World:
         result = self.backbone.serve(lambda: next(left, None) is None)
         return result.weights is not None
 
-    def joins(self, line: int) -> None:
+    def signs_in(self, line: int) -> None:
         self.lines.events.append(LineOpened(line, "guest"))
         self.turns(8)
         (challenge,) = self.lines.said(ChallengeMessage, line)
         assert isinstance(challenge, ChallengeMessage)
         identity, name = new_identity(), f"v{line}"
         signature = identity.sign(signed_part(challenge.nonce, self.backbone.invitation.backbone_public, name))
-        hello = HelloMessage(protocol=2, name=name, public_key=identity.public_key, signature=signature)
+        hello = HelloMessage(protocol=3, name=name, public_key=identity.public_key, signature=signature)
         for message in (hello, JoinMessage(form=form_in_words(self.trainer.forms))):
             self.lines.events.append(LineSaid(line, message, ()))
         self.turns(8)
+
+    def joins(self, line: int) -> None:
+        self.signs_in(line)
+        taken = -1
+        while taken < len(self.lines.said(PieceMessage, line)):  # the state comes a few pieces at a time
+            taken = len(self.lines.said(PieceMessage, line))
+            self.takes_all(line)
+            self.turns(2)
 
     def takes_all(self, line: int) -> None:
         """It says that it has taken every piece that was sent to it."""
@@ -147,6 +156,33 @@ def test_finite_numbers_however_large_end_no_backbone(tmp_path: Path, monkeypatc
         world.gives(line, 32, 0.1)
     world.turns(40)
     assert world.backbone.step == 2
+
+
+def test_states_wait_while_averages_are_under_way_though_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, samples=640)
+    for line in (1, 2):
+        world.joins(line)
+    world.lines.now_s += 1000.0  # so long takes the step
+    for line in (1, 2):
+        world.reports(line, 32)
+        world.gives(line, 32, 0.1)
+    world.turns(20)
+    assert world.backbone.step == 1
+    committed_s = world.lines.now_s
+    for line in range(3, 13):
+        world.signs_in(line)
+    assert not any(world.lines.said(TransferMessage, line) for line in range(3, 13))
+    while not world.lines.said(TransferMessage, 3) and world.lines.now_s < committed_s + 600.0:
+        world.turns(2)  # nobody takes the average
+    assert world.lines.now_s > committed_s + 490.0
+    sent = [line for line in range(3, 13) if world.lines.said(TransferMessage, line)]
+    assert sent == list(range(3, 11))  # eight at a time
+    assert max(len(world.lines.said(PieceMessage, line)) for line in sent) == 2
+    world.lines.events.append(LineClosed(3, "gone"))
+    world.turns(4)
+    assert world.lines.said(TransferMessage, 11)
 
 
 def test_a_lie_is_counted_for_less_and_under_the_name_of_who_said_it(

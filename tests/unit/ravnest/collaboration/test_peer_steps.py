@@ -69,6 +69,24 @@ def test_it_goes_on_for_the_same_step_when_too_little_has_come() -> None:
     assert steps.computes
 
 
+def test_the_word_where_to_stop_may_come_before_the_weights_of_that_step() -> None:
+    steps = started()
+    assert steps.handle(StepOpened(1, 10)) == []
+    assert steps.handle(StepOpened(2, 0)) == []
+    assert steps.handle(AverageCame(0)) == [ApplyAverage(0), ReportProgress(1, 0, due=True)]
+    assert steps.handle(MicroBatchMade(1, 10)) == [CountMicroBatch(), SendContribution(1, 10)]
+    assert steps.handle(AverageCame(1)) == [ApplyAverage(1), ReportProgress(2, 0, due=True)]
+    assert not steps.computes
+
+
+def test_a_step_that_goes_on_before_its_weights_have_come_has_no_stop_any_more() -> None:
+    steps = started()
+    steps.handle(StepOpened(1, 0))
+    assert steps.handle(CollectingWentOn(1)) == []
+    steps.handle(AverageCame(0))
+    assert steps.computes
+
+
 def test_who_has_nothing_and_is_not_waited_for_rests() -> None:
     steps = started()
     assert steps.handle(StepOpened(0, 0)) == []

@@ -46,8 +46,59 @@ def test_a_step_opens_by_the_clock_without_another_report() -> None:
     assert owner.handle(progress("a", 0), 0.0) == []
     due_s = owner.next_due_s(0.0)
     assert due_s is not None
-    assert 8.9 < due_s < 9.1
+    assert 7.9 < due_s < 8.1  # a second before the last micro-batch begins that is needed
     assert owner.handle(TimePassed(), due_s + 0.02) == [OpenStep(0, {"a": 100})]
+
+
+def test_a_step_is_not_opened_ahead_while_somebody_has_not_said_how_far_it_is() -> None:
+    owner = owner_of("a", "b")
+    assert owner.handle(progress("a", 0, rate=500.0), 0.0) == []
+    (opened,) = owner.handle(progress("b", 0, rate=500.0), 0.01)
+    assert isinstance(opened, OpenStep)
+    assert sum(opened.stops.values()) == 100
+    assert min(opened.stops.values()) >= 40
+
+
+def test_short_steps_are_opened_with_the_commit_of_the_one_before_and_meet_the_batch() -> None:
+    owner, rates = owner_of("fast", "slow", "new"), {"fast": 3000.0, "slow": 1000.0, "new": 0.0}
+    for peer, rate in rates.items():
+        found = owner.handle(progress(peer, 0, rate=rate), 0.0)
+    for step in range(5):
+        opened = found[-1]
+        assert isinstance(opened, OpenStep)
+        assert opened.step == step
+        assert 100 <= sum(opened.stops.values()) <= 110
+        assert opened.stops["fast"] > opened.stops["slow"]
+        assert (opened.stops["new"] > 0) == (step > 0)  # it gets a rate by one micro-batch
+        for peer, samples in opened.stops.items():
+            owner.handle(progress(peer, 0, rate=rates[peer] or 1000.0 * step, step=step), step + 0.1)
+            if samples:
+                found = owner.handle(ContributionCame(peer, step, samples), step + 0.2)
+
+
+def test_a_longer_step_is_not_opened_with_the_commit_of_the_one_before() -> None:
+    owner = owner_of("a")
+    owner.handle(progress("a", 100), 0.0)
+    assert owner.handle(ContributionCame("a", 0, 100), 1.0) == [CommitStep(0, {"a": 100})]
+    assert not owner.open
+
+
+def test_who_is_doubted_can_keep_its_word_in_short_steps_too() -> None:
+    owner = owner_of("honest", "slow")
+    for peer in ("honest", "slow"):
+        owner.handle(progress(peer, 50, rate=1000.0), 0.0)
+    owner.handle(ContributionCame("honest", 0, 50), 0.1)
+    now_s = owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0)]
+    owner.handle(progress("honest", 50, rate=1000.0), now_s)
+    (_, opened) = owner.handle(ContributionCame("honest", 0, 50), now_s)
+    assert opened == OpenStep(1, {"honest": 100, "slow": 10})
+    owner.handle(ContributionCame("slow", 1, 10), now_s)
+    (_, opened) = owner.handle(ContributionCame("honest", 1, 100), now_s)
+    owner.handle(ContributionCame("slow", 2, 10), now_s)
+    (_, opened) = owner.handle(ContributionCame("honest", 2, 100), now_s)
+    assert isinstance(opened, OpenStep)
+    assert opened.stops["slow"] > 10
 
 
 def test_a_peer_that_vanishes_costs_its_own_part() -> None:

@@ -14,12 +14,13 @@ from ravnest.collaboration.messages import (
     JoinMessage,
     OpenMessage,
     ProgressMessage,
+    RefusedMessage,
     TransferMessage,
     WelcomeMessage,
 )
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
 from ravnest.collaboration.transfers import pieces
-from ravnest.collaboration.visit import MOST_NOT_FINITE, SILENT_S, Diverged, Member, Visit
+from ravnest.collaboration.visit import MOST_NOT_FINITE, SILENT_S, Diverged, Member, Refused, Visit
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
 from ring_allreduce.transport import LineSaid, Message
@@ -107,3 +108,12 @@ def test_who_takes_long_to_agree_is_not_told_that_the_backbone_was_silent(tmp_pa
 
     member.trainer = agreed_at_last
     assert visit.run(every(5))
+
+
+@pytest.mark.parametrize("may_return", [True, False])
+def test_who_is_put_out_without_a_fault_of_its_own_may_return(tmp_path: Path, may_return: bool) -> None:
+    visit, lines, _, _ = visit_of(tmp_path)
+    lines.events.append(LineSaid(3, RefusedMessage(reason="too slow", may_return=may_return), ()))
+    with pytest.raises(RunFailed, match="too slow") as raised:
+        visit.run(every(100))
+    assert isinstance(raised.value, Refused) is not may_return

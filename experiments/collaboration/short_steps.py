@@ -1,0 +1,73 @@
+"""How well steps meet their batch when they are short beside the time that a word takes.
+
+Backbone and eight volunteers, whose speeds differ by a factor of four, are the real programs on a virtual network with
+a latency of 20 ms each way. Their speed is raised from world to world, from steps of four seconds to steps whose
+computing takes less than a millisecond. In the first step nobody's speed is known before its first micro-batch.
+"""
+
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from experiments.collaboration.virtual_world import VirtualWorld
+from experiments.harness.report import Claim, Part, Table
+
+PEERS = 8
+TARGET = 1024
+COMPUTE_S = (4.0, 1.0, 0.25, 0.05, 0.01, 0.0005)
+"""In so long all of them together fill a batch, world by world."""
+
+
+def measure(*, quick: bool) -> Part:
+    """One world for each length of a step."""
+    steps = 4 if quick else 30
+    rows, least, most = [], 1.0, 1.0
+    for compute_s in COMPUTE_S[1::3] if quick else COMPUTE_S:
+        batches, seconds = _world(compute_s, steps)
+        rows.append(
+            (
+                1000 * compute_s,
+                round(1000 * median(seconds)),
+                round(batches[0], 3),
+                round(min(batches), 3),
+                round(max(batches), 3),
+            )
+        )
+        least, most = min(least, *batches), max(most, *batches)
+    return Part(
+        name="short_steps",
+        title="Steps that are short beside the latency",
+        claims=[
+            Claim(
+                "batch",
+                "samples of a step, of the target: least and most of all worlds, the first steps too",
+                "1.0 to 1.1",
+                f"{least:.3f} to {most:.3f}",
+                least >= 1.0 and most <= 1.1,
+            )
+        ],
+        tables=[
+            Table(
+                f"{steps} steps of {TARGET} samples",
+                ("computing, ms", "a step, median, ms", "first batch, of the target", "least", "most"),
+                rows,
+            )
+        ],
+        notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
+    )
+
+
+def _world(compute_s: float, steps: int) -> tuple[list[float], list[float]]:
+    """The batches of all steps, of the target, and their seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = VirtualWorld(Path(folder), steps=steps, target=TARGET)
+        with world.running():
+            backbone = world.start_backbone()
+            parts = [4 ** (at / (PEERS - 1)) for at in range(PEERS)]
+            for at, part in enumerate(parts):
+                world.join(f"v{at}", TARGET / compute_s * part / sum(parts))
+            world.net.run(lambda: world.result is not None or not backbone.alive, 3600.0)
+            if backbone.error is not None:
+                raise backbone.error
+        curve = world.curve()
+        return [entry["samples"] / TARGET for entry in curve], [entry["seconds"] for entry in curve]

@@ -1,0 +1,168 @@
+"""A collaboration of the real programs, backbone and volunteers, on machines of a virtual network.
+
+In: a job's numbers, machines with their links and their speed. Out: what the backbone has written, and how each program
+has ended. Only computing is imitated: a micro-batch is really computed, and takes as long as the machine's speed says.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from experiments.collaboration.virtual_network import Machine, VirtualNetwork
+from ravnest.collaboration import backbone as backbone_module
+from ravnest.collaboration import volunteer as volunteer_module
+from ravnest.collaboration.backbone import Backbone, BackboneResult
+from ravnest.collaboration.invitation import Invitation
+from ravnest.collaboration.trainer import MicroBatch, Trainer
+from ravnest.collaboration.volunteer import Volunteer
+from ravnest.dht import new_identity
+from ravnest.job.config import Job, load_job
+
+PORT = 7800
+FAST = 125e6
+"""Bytes per second of a gigabit."""
+
+CODE = """
+import torch
+from torch.utils.data import TensorDataset
+
+
+class Data:
+    def __init__(self) -> None:
+        inputs = torch.randn(512, 16, generator=torch.Generator().manual_seed(0))
+        targets = (inputs[:, 0] * inputs[:, 1] > 0).long()
+        self.train = TensorDataset(inputs, targets)
+        self.held_out = TensorDataset(inputs[:32], targets[:32])
+
+
+def model(width: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
+"""
+
+JOB = """
+mode: collaborative
+target_batch: {target}
+model: {{factory: {module}:model, args: {{width: {width}}}}}
+data: {{factory: {module}:Data}}
+micro_batch: {micro}
+optimizer: {{name: adamw, lr: 1.0e-3}}
+averaging: {{wire: float16}}
+stop: {{samples: {samples}}}
+evaluate_every: {samples}
+"""
+
+
+class VirtualWorld:
+    """One collaboration. `running` it patches what the programs take from the real world."""
+
+    def __init__(
+        self, folder: Path, *, steps: int, target: int, micro: int = 8, width: int = 16, latency_s: float = 0.02
+    ) -> None:
+        self.net = VirtualNetwork(latency_s)
+        self.job_file = folder / "job" / "job.yaml"
+        self.job_file.parent.mkdir(parents=True)
+        module = "virtual_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]  # no two folders share a module
+        (self.job_file.parent / f"{module}.py").write_text(CODE)
+        text = JOB.format(module=module, target=target, width=width, micro=micro, samples=steps * target)
+        self.job_file.write_text(text)
+        self.job: Job = load_job(self.job_file)
+        self.out = folder / "out"
+        self.home = folder / "home"
+        self.invitation: Invitation | None = None
+        self.result: BackboneResult | None = None
+        self.steps = 0
+        """That the backbone has made."""
+        self.volunteers: dict[str, Volunteer] = {}
+        self.machines: dict[str, Machine] = {}
+
+    @contextmanager
+    def running(self) -> Iterator["VirtualWorld"]:
+        """The programs' lines are those of the network. All programs have ended afterwards."""
+        with (
+            mock.patch.object(backbone_module, "Lines", self.net.lines),
+            mock.patch.object(volunteer_module, "Lines", self.net.lines),
+        ):
+            try:
+                yield self
+            finally:
+                self.net.close()
+
+    def start_backbone(self, up: float = FAST, down: float = FAST) -> Machine:
+        """Start the backbone; returns once it listens."""
+
+        def program() -> None:
+            with Backbone(
+                self.job,
+                self.job_file,
+                self.out,
+                listen=f"127.0.0.1:{PORT}",
+                tell=self._tell,
+                now=self.net.now,
+            ) as backbone:
+                self.invitation = backbone.invitation
+                self.result = backbone.serve()
+
+        machine = self.net.start("backbone", program, up, down)
+        assert self.net.run(lambda: self.invitation is not None or machine.error is not None, 60.0)
+        if machine.error is not None:
+            raise machine.error
+        return machine
+
+    def join(
+        self, name: str, samples_per_s: float, up: float = FAST, down: float = FAST, leaves_after: int = 0
+    ) -> Machine:
+        """A volunteer joins now. `leaves_after`: so many steps after which it leaves; 0: it stays."""
+        assert self.invitation is not None
+        volunteer = _Volunteer(self, name, samples_per_s)
+        self.volunteers[name] = volunteer
+        stop: Callable[[], bool] = lambda: 0 < leaves_after <= volunteer.given.steps  # noqa: E731
+        self.machines[name] = self.net.start(name, lambda: volunteer.work(stop), up, down)
+        return self.machines[name]
+
+    def _tell(self, line: str) -> None:
+        self.steps += " samples of " in line
+
+    def curve(self) -> list[dict[str, Any]]:
+        """The steps that were made, as the backbone has written them."""
+        path = self.out / "curve.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [entry for entry in map(json.loads, lines) if "samples" in entry]
+
+    def people(self) -> dict[str, dict[str, Any]]:
+        """The leaderboard by name."""
+        return {entry["name"]: entry for entry in json.loads((self.out / "people.json").read_text())}
+
+
+class _Volunteer(Volunteer):
+    """A volunteer whose computing takes as long as its machine's speed says, and whose code lies here already."""
+
+    def __init__(self, world: VirtualWorld, name: str, samples_per_s: float) -> None:
+        assert world.invitation is not None
+        super().__init__(
+            world.invitation,
+            new_identity(),
+            name,
+            world.home,
+            agree=lambda code, folder, files: True,
+            now=world.net.now,
+            sleep=world.net.sleep,
+            patience_s=600.0,
+        )
+        self._world, self._samples_per_s = world, samples_per_s
+
+    def trainer(self, files: dict[str, bytes], job_name: str, session: int) -> Trainer:
+        if self._trainer is None:
+            self._trainer = Trainer(self._world.job, self._world.job_file, order=f"{self.given.visits}.{session}")
+            compute, micro = self._trainer.compute, self._world.job.micro_batch
+
+            def paced(number: int) -> MicroBatch:
+                made = compute(number)
+                self._world.net.sleep(micro / self._samples_per_s)
+                return made
+
+            self._trainer.compute = paced  # type: ignore[method-assign]
+        return self._trainer

@@ -1,0 +1,37 @@
+import pytest
+
+from experiments.collaboration import faults
+from experiments.collaboration.virtual_network import Machine, VirtualNetwork
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"),
+    [
+        ("killed", "sending"),
+        ("power cut", "waiting"),
+        ("frozen for 15 s", "joining"),
+        ("connection cut", "taking"),
+        ("garbage", "computing"),
+        ("NaN", "sending"),
+        ("wrong shape", "sending"),
+        ("promises kept by none", "computing"),
+    ],
+)
+def test_a_fault_of_one_volunteer_is_nobody_elses(kind: str, moment: str) -> None:
+    wrong, longest_s, came = faults.injected(kind, moment, 0)
+    assert wrong == ""
+    assert came
+    assert longest_s < 60.0
+
+
+def test_a_collaboration_whose_machines_all_die_is_found_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: it is shown a fault that no collaboration bears."""
+
+    def kill_all(net: VirtualNetwork, victim: Machine) -> None:
+        for machine in net.machines:
+            net.kill(machine)
+
+    monkeypatch.setattr(faults, "KINDS", {"all killed": faults.Fault(kill_all, comes_back=True)})
+    wrong, _, came = faults.injected("all killed", "sending", 0)
+    assert came
+    assert wrong

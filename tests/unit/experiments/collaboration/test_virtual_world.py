@@ -1,0 +1,18 @@
+from pathlib import Path
+
+from experiments.collaboration.virtual_world import VirtualWorld
+
+
+def test_the_real_programs_train_together_and_end_with_the_same_bytes(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, steps=3, target=64)
+    with world.running():
+        backbone = world.start_backbone()
+        for name in ("a", "b"):
+            world.join(name, 100.0)
+        early = world.join("early", 100.0, leaves_after=1)
+        assert world.net.run(lambda: not any(one.alive for one in world.machines.values()), 300.0)
+    assert backbone.error is early.error is None
+    assert world.result is not None
+    assert world.steps == len(world.curve()) == 3
+    assert {world.volunteers[name].given.weights for name in "ab"} == {world.result.weights_hash}
+    assert set(world.people()) == {"a", "b", "early"}

@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.errors import InvalidInput
+from ravnest.job.config import load_job
+from tests.unit.ravnest.collaboration.jobs import job_in
+
+
+def state_in(folder: Path, *, resume: bool = False, optimizer: str = "{name: adamw, lr: 1.0e-2}") -> BackboneState:
+    path = job_in(folder / "job", optimizer=optimizer)
+    return BackboneState(
+        load_job(path), path, folder / "out", resume=resume, tell=lambda _: None, now=lambda: 0.0
+    )  # fmt: skip
+
+
+def applied(state: BackboneState) -> None:
+    means = {form.name: torch.full((form.elements,), 0.1) for form in state.trainer.forms}
+    state.apply({"a": 64}, means)
+
+
+def test_a_step_is_in_the_curve_evaluated_saved_and_taken_up_again(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    state.heard(0, 0.5, 64)
+    state.heard(7, 99.0, 64)  # of another step
+    applied(state)
+    entries = [json.loads(line) for line in (tmp_path / "out" / "curve.jsonl").read_text().splitlines()]
+    assert entries[0]["loss"] == 0.5
+    assert set(entries[1]["held_out"]) == {"loss", "accuracy"}
+    again = state_in(tmp_path, resume=True)
+    assert again.trainer.step == 1
+    assert again.trainer.weights_hash() == state.trainer.weights_hash()
+
+
+def test_who_joins_at_one_step_shares_its_copies(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    step, vectors = state.of_joiners()
+    assert step == 0
+    assert state.of_joiners()[1] is vectors
+    before = [vector.clone() for _, vector in vectors]
+    applied(state)
+    assert all(torch.equal(vector, old) for (_, vector), old in zip(vectors, before, strict=True))
+    assert state.of_joiners()[0] == 1
+
+
+def test_a_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    applied(state_in(tmp_path))
+    with pytest.raises(InvalidInput, match="another model or optimizer"):
+        state_in(tmp_path, resume=True, optimizer="{name: sgd, lr: 1.0e-2}")
