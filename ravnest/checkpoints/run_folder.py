@@ -35,6 +35,8 @@ DRIVER = "driver.json"
 """What a driver writes down for one that takes the run over."""
 DRIVER_PLAN = "driver.plan.yaml"
 """The plan as it is then."""
+SHUT_OUT = "shut-out.json"
+"""The nodes that were shut out of the run (ravnest/driver/shut_out.py)."""
 COMERS = "came-*.plan.yaml"
 """The plan as it was last, of a run to which nodes have come (ravnest/driver/run_store.py)."""
 _BEGINNINGS = {
@@ -47,6 +49,7 @@ _BEGINNINGS = {
     _REHEARSAL,
     DRIVER,
     DRIVER_PLAN,
+    SHUT_OUT,
 }
 _LOGS = "logs/*.s[0-9]*.log"
 
@@ -79,6 +82,11 @@ class RunFolder:
     def driver(self) -> Path:
         """What a driver writes down for one that takes the run over (ravnest/driver/run_store.py)."""
         return self.path / DRIVER
+
+    @property
+    def shut_out(self) -> Path:
+        """The nodes that were shut out of the run."""
+        return self.path / SHUT_OUT
 
     @property
     def can_resume(self) -> bool:
@@ -139,7 +147,8 @@ class RunFolder:
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not again and not self.has_checkpoint:
-                for left in [self.metrics, self.ray_log, self.driver, *self.path.glob(_LOGS), *self.path.glob(COMERS)]:
+                files = [self.metrics, self.ray_log, self.driver, self.shut_out]
+                for left in [*files, *self.path.glob(_LOGS), *self.path.glob(COMERS)]:
                     left.unlink(missing_ok=True)
             if not (self.plan.exists() and self.plan.samefile(plan_path)):
                 shutil.copyfile(plan_path, self.plan)

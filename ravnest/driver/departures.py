@@ -11,12 +11,17 @@ from ravnest.driver.node_requests import NodeRequest
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.run_rings import RunRings
 from ravnest.pipeline import stage_place
+from ravnest.recovery import NodesLeft
 
 
 class NodeDepartures:
     """Lets nodes leave a run."""
 
-    def __init__(self, starts: ClusterStarts, control: RunControl, rings: RunRings, record: RunRecord) -> None:
+    def __init__(
+        self, starts: ClusterStarts, control: RunControl, rings: RunRings, record: RunRecord, left: NodesLeft
+    ) -> None:
+        """`left`: the nodes that have left the run, those that were shut out among them."""
+        self._left = left
         self._starts = starts
         self._control = control
         self._rings = rings
@@ -37,6 +42,11 @@ class NodeDepartures:
             return []
         node = self._rings.plan.cluster(cluster).stages[index].node
         return self._leave(node, f"node {node!r} has given notice", now_s, noticed=True)
+
+    def lied(self, stage: str, reason: str) -> None:
+        """The cluster of a stage was found to lie, for this `reason`: nothing is started on its nodes any more."""
+        for node in {each.node for each in self._rings.plan.cluster(stage_place(stage)[0]).stages}:
+            self._left.shut_out(node, f"{stage}: {reason}")
 
     def _leave(
         self, node: str, reason: str, now_s: float, *, by_clock: bool = False, noticed: bool = False

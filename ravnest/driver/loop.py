@@ -297,7 +297,9 @@ class DriverLoop:
                 case ins.AbandonCheckpoint():
                     self._collector.abandon(instruction.round)
                 case ins.ReformRings():
-                    self._reform(instruction)
+                    for stage, message in self._rings.reform(instruction).items():
+                        self._endpoint.send(stage, Lane.PIPELINE, message)
+                    self._collector.reform(self._rings.training())
                 case ins.RecordClusterLost():
                     silent_s = self._watch.silent_s(instruction.stage, self._times()[1])
                     self._record.cluster_lost(instruction, self._watch.node(instruction.stage), silent_s)
@@ -327,11 +329,6 @@ class DriverLoop:
                     self._record.evaluated(instruction)
             self._observe(instruction)
 
-    def _reform(self, order: ins.ReformRings) -> None:
-        for stage, message in self._rings.reform(order).items():
-            self._endpoint.send(stage, Lane.PIPELINE, message)
-        self._collector.reform(self._rings.training())
-
     def _join_failed(self, failed: ins.RecordJoinFailed) -> None:
         """A cluster has left again before it trained. What is left of its processes ends."""
         self._forget(failed.cluster)
@@ -354,6 +351,8 @@ class DriverLoop:
 
     def _lose_liars(self) -> None:
         for stage, reason, spoils in self._liars.found():
+            if self._recovery is not None and stage_place(stage)[0] in self._liars.shut_out:
+                self._recovery.departures.lied(stage, reason)
             self._lose(stage, reason, stands_by=False, spoils=spoils)
 
     def _lose(self, stage: str, reason: str, *, stands_by: bool = True, spoils: bool = False) -> None:

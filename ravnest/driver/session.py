@@ -38,6 +38,7 @@ from ravnest.driver.run_rings import RunRings
 from ravnest.driver.run_store import DriverState, Remembering
 from ravnest.driver.session_keys import kept_keys, possible_stages, run_keys
 from ravnest.driver.session_stages import SessionStages, SetupsByPlan, started, taken_over
+from ravnest.driver.shut_out import ShutOutFile
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.stage_watch import StageWatch
@@ -205,6 +206,13 @@ def _recovery(
         changed = changing(control, rings, stages.places, stages.born, record, replacements.left)
         return state_of(fixed, changed, setups_by.threads)
 
+    remembering = Remembering(stages.store, state, lambda: rings.plan, record.notice)
+    shut_out = ShutOutFile(prepared.folder.shut_out, left, record.notice)
+
+    def remember() -> None:
+        shut_out.keep()
+        remembering()
+
     def requests() -> list[Request]:
         hours.know(replacements.plan.fleet.nodes)
         return asked(prepared.folder.path, hours if real else None, time.time())
@@ -214,11 +222,11 @@ def _recovery(
         donors,
         StateHandover(partial(joining_states, prepared), disk, outbox, endpoint),
         NodeArrivals(replacements, record),
-        NodeDepartures(starts, control, rings, record),
+        NodeDepartures(starts, control, rings, record, left),
         SlowNodes(replacements, record, watches=address is not None),
         requests,
         ray.news,
-        Remembering(stages.store, state, lambda: rings.plan, record.notice) if real else lambda: None,
+        remember if real else lambda: None,
     )
 
 

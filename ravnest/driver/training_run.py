@@ -25,6 +25,7 @@ from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.driver.run_store import DriverState, TakenOver, load_state, plan_beside, plan_sum, plan_with_comers
 from ravnest.driver.session import train
+from ravnest.driver.shut_out import plan_without, read_shut_out
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, any_reached
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, NotWritten, RavnestError, RunFailed
@@ -126,6 +127,8 @@ class _Sessions:
     def until_the_end(self) -> report.RunResult:
         """Train. Raises the error that ended the run."""
         if self.resume:
+            for node, reason in read_shut_out(self.folder.shut_out).items():
+                self.left.shut_out(node, reason)
             self.taking = _to_take_over(self.folder, self._read_from, self.how.address, self._tell)
             self.plan = self._with_comers(self.plan)
         how = self.how
@@ -161,6 +164,8 @@ class _Sessions:
 
     def _prepared(self) -> Prepared:
         """Prepare the next session, and make the run's folder unless it is another driver's session."""
+        if self.taking is None:
+            self._leave_liars_out()
         prepared = prepare(
             self.plan if self.taking is None else self.taking[1],
             self._read_from,
@@ -174,6 +179,14 @@ class _Sessions:
             _begin(prepared, self.plan_path, rehearsal=self.how.imitate is not None, again=self.begun)
         self.nodes.start(self.folder.path)
         return prepared
+
+    def _leave_liars_out(self) -> None:
+        """Go on by another plan where this one has nodes that were shut out, which is told."""
+        found = plan_without(self.plan, self.left, self.folder.shut_out)
+        if found is not self.plan:
+            who = ", ".join(sorted(self.left.liars))
+            self._tell(f"{who} were shut out ({self.folder.shut_out}): the run goes on by a plan without them")
+            self.plan, self.plan_path = found, None
 
     def _begin_again(self, prepared: Prepared, error: RavnestError) -> None:
         """Let the next session begin again after the loss of all clusters. Raises the `error` with what helps where

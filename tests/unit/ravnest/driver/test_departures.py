@@ -10,7 +10,7 @@ from ravnest.driver.instructions import RecordClusterLost
 from ravnest.driver.node_requests import NodeRequest
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.session import run_control
-from ravnest.recovery import Replacements
+from ravnest.recovery import NodesLeft, Replacements
 from ravnest.stage import messages as m
 from tests.support.local import setups_of, tiny_job
 from tests.unit.ravnest.driver.test_cluster_starts import Processes
@@ -21,10 +21,11 @@ def bench():
     job = tiny_job()
     setups, plan = setups_of(job, parts=(2, 1))
     control, rings = run_control(plan, job, setups, 10, 240, None, stands_by=True), RunRings(plan, setups)
-    replacements, told = Replacements(plan, start_s=30.0), []
+    left = NodesLeft()
+    replacements, told = Replacements(plan, start_s=30.0, left=left), []
     starts = ClusterStarts(replacements, Processes(plan), lambda plan: setups, lambda found, nodes: None)
     record = SimpleNamespace(notice=told.append, replacement_failed=told.append)
-    leaving = NodeDepartures(starts, control, rings, record)
+    leaving = NodeDepartures(starts, control, rings, record, left)
     nodes = {name: plan.cluster(name[:2]).stages[int(name[-1])].node for name in setups}
     return SimpleNamespace(**locals())
 
@@ -60,3 +61,10 @@ def test_the_notice_of_a_stage_that_stands_by_is_heard_and_that_of_one_that_is_g
     assert bench.replacements.left == set()
     bench.leaving.notice_of("c0.s0", 1.0)
     assert bench.replacements.left == {bench.nodes["c0.s0"]}
+
+
+def test_all_nodes_of_a_cluster_that_lied_are_shut_out(bench):
+    bench.leaving.lied("c0.s1", "its norm was 9, theirs 1")
+    nodes = {bench.nodes["c0.s0"], bench.nodes["c0.s1"]}
+    assert bench.replacements.left == nodes
+    assert dict(bench.left.liars) == dict.fromkeys(nodes, "c0.s1: its norm was 9, theirs 1")

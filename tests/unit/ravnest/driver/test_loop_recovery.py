@@ -5,6 +5,7 @@ import pytest
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
+from ravnest.driver.liars import Found, LiarWatch
 from ravnest.driver.loop_parts import Recovery
 from ravnest.driver.node_requests import NodeRequest, RunRequest
 from ravnest.driver.observe.place_events import ClusterReplannedEvent
@@ -19,6 +20,7 @@ from ravnest.driver.slow_nodes import SlowNodes
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import SavedState, StateHandover
 from ravnest.errors import Interrupted
+from ravnest.recovery import NodesLeft
 from ravnest.recovery.replacing import FIRST_WAIT_S, Replacements
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
@@ -65,7 +67,8 @@ class Recovering(Bench):
             asked, self.asked = self.asked, []
             return asked
 
-        replacements = Replacements(self.plan, start_s=30.0)
+        self.left = NodesLeft()
+        replacements = Replacements(self.plan, start_s=30.0, left=self.left)
         starts = ClusterStarts(
             replacements,
             self.processes,
@@ -77,7 +80,7 @@ class Recovering(Bench):
             StateDonors(self.rings, driver, lambda restored: None),
             StateHandover(read, InlineDisk(), outbox, driver),
             NodeArrivals(replacements, self.record),
-            NodeDepartures(starts, self.control, self.rings, self.record),
+            NodeDepartures(starts, self.control, self.rings, self.record, self.left),
             SlowNodes(replacements, self.record),
             requests,
         )
@@ -253,3 +256,25 @@ def test_a_run_does_what_its_user_asks_from_another_terminal(bench):
     bench.asked = [RunRequest("stop_now")]
     with pytest.raises(Interrupted, match="--resume"):
         bench.turn(after_s=1.0)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_who_is_proven_to_lie_is_not_started_again_and_its_nodes_stay_out(tmp_path, monkeypatch, proven):
+    found = [Found("c0.s1", "it lied", spoils=True)]
+
+    class Watch(LiarWatch):
+        def found(self):
+            self.shut_out |= {"c0"} if found and proven else set()
+            return [found.pop()] if found else []
+
+    monkeypatch.setattr("ravnest.driver.loop.LiarWatch", Watch)
+    bench = Recovering(tmp_path)
+    bench.start()
+    bench.turn(after_s=1.0)
+    bench.say("c1.s0", em.RoundsHeld(epoch=1, holding=()))
+    bench.turn(after_s=FIRST_WAIT_S)
+    bench.turn(after_s=0.1)
+    bench.writer.close()
+    assert [event.reason for event in bench.of(ClusterLostEvent)] == ["it lied"]
+    assert bench.processes.begun == ([] if proven else ["c0.s0", "c0.s1"])
+    assert set(bench.left.liars) == ({bench.node("c0.s0"), bench.node("c0.s1")} if proven else set())

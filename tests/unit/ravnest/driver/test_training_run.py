@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,8 @@ class Sessions:
         self.waits: list[float] = []
         self.alive = {node.name for node in plan.fleet.nodes}
         self.saves = True
+        self.shut_out: dict[str, str] = {}
+        """What the last session knew of it when it began."""
         self.leave: Sequence[str] = ()
         """The nodes that leave with notice in the session that comes next."""
         self.job, self.folder = job, folder
@@ -178,6 +181,7 @@ class Sessions:
         **__: object,
     ) -> Any:
         self.limits.append(limit)
+        self.shut_out = dict(left.liars)
         for node in self.leave:
             left.leave(node)
         self.leave = ()
@@ -378,3 +382,29 @@ def test_an_error_of_any_class_is_told_with_what_helps(
     error = failed(monkeypatch, plan, job, folder, WrongMessage("c0.s0", "sent nonsense"), ["training"])
     assert str(error) == "c0.s0 sent nonsense; there was no checkpoint yet"
     assert type(error) is RunFailed
+
+
+def test_a_node_that_was_shut_out_stays_out_of_a_resumed_run(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, []), Recorded()
+    checkpoint(folder, plan, job)
+    liar = plan.clusters[0].stages[0].node
+    folder.shut_out.write_text(f'{{"{liar}": "c0.s0: it lied", "a node of another plan": "it lied, too"}}')
+    driver.run(plan, folder.plan, out_dir=folder.path, resume=True, observer=observer)
+    (without,) = sessions.plans
+    assert liar not in {stage.node for cluster in without.clusters for stage in cluster.stages}
+    assert sessions.resumed == [True]
+    assert sessions.shut_out[liar] == "c0.s0: it lied"
+    assert any(liar in str(event) and str(folder.shut_out) in str(event) for event in observer.events)
+
+
+def test_a_resume_that_nobody_is_left_for_says_who_was_shut_out_and_where_that_stands(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    Sessions(monkeypatch, plan, job, folder, [])
+    checkpoint(folder, plan, job)
+    folder.shut_out.write_text(json.dumps({node.name: "it lied" for node in plan.fleet.nodes}))
+    with pytest.raises(InvalidInput, match="were shut out") as caught:
+        driver.run(plan, folder.plan, out_dir=folder.path, resume=True, observer=Recorded())
+    assert caught.value.path == str(folder.shut_out)

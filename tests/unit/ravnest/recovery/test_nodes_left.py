@@ -38,3 +38,17 @@ def test_what_a_user_asks_for_holds_whatever_the_system_says_before_and_after(fi
     for noticed in (True, False) if first == "notice" else (False, True):
         left.leave("a", noticed=noticed)
     assert left.if_need_be({"a"}) == set()
+
+
+def test_one_that_was_shut_out_stays_out_until_a_user_lets_it_in_again() -> None:
+    left = NodesLeft()
+    left.shut_out("a", "it lied")
+    left.leave("a", noticed=True)
+    left.look({"b"})
+    left.look({"a", "b"})
+    assert left.names == {"a"}
+    assert left.if_need_be({"a", "b"}) == {"b"}
+    assert dict(left.liars) == {"a": "it lied"}
+    left.back("a")
+    assert not left.liars
+    assert left.without({"a"}) == {"a"}
