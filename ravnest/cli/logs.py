@@ -1,4 +1,4 @@
-"""`ravnest logs`: what has happened in a run, or what one of its stages has left in its log.
+"""`ravnest logs`: what has happened in a run, or what one of its stages has printed.
 
 In: the folder of a run, which is only read. Out: lines; with --follow also those that come, until the run ends.
 """
@@ -19,14 +19,14 @@ def logs(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/20260131-120000.")],
     stage: Annotated[
         str | None,
-        typer.Argument(metavar="[STAGE]", help="A stage that has failed, such as c0.s1, or ray; without it, events."),
+        typer.Argument(metavar="[STAGE]", help="A stage, such as c0.s1, or ray; without it, events."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
 ) -> None:
-    """Print what has happened in a run, or the log of one stage or of Ray."""
+    """Print what has happened in a run; or what a stage has printed, and how it failed; or Ray's log."""
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.checkpoints.run_lock import look_at_lock
-    from ravnest.results.run_log import events_of, lines_of, log_of
+    from ravnest.results.run_log import events_of, lines_of, lines_of_stage, log_of, stages_of
     from ravnest.results.run_state import find_run
 
     run = find_run(run)
@@ -40,8 +40,16 @@ def logs(
         time.sleep(_POLL_S)
 
     if stage is not None:
-        for line in lines_of(log_of(folder, stage), goes_on, wait):
+        printed = False
+        if stage in stages_of(folder):
+            lines = lines_of_stage(folder, stage, goes_on, wait)
+        else:
+            lines = lines_of(log_of(folder, stage), goes_on, wait)
+        for line in lines:
             sys.stdout.write(line)
+            printed = True
+        if not printed:
+            typer.echo(f"{stage} has printed nothing", err=True)
         return
     from rich.console import Console
 

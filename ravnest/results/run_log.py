@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from cluster_planner import load_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.metrics_file import event_of, last_records, record_of, records_from_end
 from ravnest.driver.observe.report import ProgressEvent, RunEvent
 from ravnest.errors import InvalidInput
+from ravnest.pipeline import stage_name
 
 _BLOCK_BYTES = 64 * 1024
 _MOST_NEWS_BYTES = 16 * 1024 * 1024
@@ -124,17 +126,55 @@ def events_in(lines: Iterable[str]) -> list[RunEvent]:
     return [event for event in found if event is not None]
 
 
-def log_of(folder: RunFolder, stage: str) -> Path:
-    """Returns the path of a stage's log, or of Ray's where `stage` is "ray".
+def log_of(folder: RunFolder, name: str) -> Path:
+    """Returns the path of a log of the run: Ray's (`ray`), that of a detached run (`output`), or the traceback of a
+    stage that failed.
 
-    Raises InvalidInput, which names the logs that there are, where there is no such one.
+    Raises InvalidInput, which names the logs and the stages that there are, where there is no such one.
     """
     logs = {path.stem: path for path in folder.ray_log.parent.glob("*.log")}
-    if stage not in logs:
-        there = ", ".join(sorted(logs)) or "none"
+    if name not in logs:
+        there = ", ".join(sorted(logs.keys() | stages_of(folder))) or "none"
         raise InvalidInput(
-            f"has no log of {stage!r} (there are: {there})",
+            f"has no log of {name!r} (there are: {there})",
             path=str(folder.path),
-            hint="a stage has one when it has failed; `ray` is what Ray said and what the stages printed",
+            hint="`ray` is what Ray said and what all stages printed",
         )
-    return logs[stage]
+    return logs[name]
+
+
+def stages_of(folder: RunFolder) -> set[str]:
+    """Returns the names of the stages in the run's plan; none where it cannot be read."""
+    try:
+        plan = load_plan(folder.plan, has_run=True)
+    except InvalidInput:
+        return set()
+    return {stage_name(cluster.name, index) for cluster in plan.clusters for index in range(len(cluster.stages))}
+
+
+def lines_of_stage(
+    folder: RunFolder, stage: str, goes_on: Callable[[], bool], wait: Callable[[], None]
+) -> Iterator[str]:
+    """Yields the lines that a stage has printed, and its traceback where it has failed, with their ends.
+
+    Ray brings what the stages print, each line with the stage's name before it. `goes_on` and `wait` are those of
+    `lines_of`.
+    """
+    failed = folder.ray_log.with_name(f"{stage}.log")
+    at = {folder.ray_log: 0, failed: 0}
+    while True:
+        is_over = not goes_on()
+        for path, begin in at.items():
+            while True:
+                lines, end = lines_since(path, begin)
+                for line in lines:
+                    if path == failed:
+                        yield f"{line}\n"
+                    elif line.startswith(f"({stage} pid="):
+                        yield f"{line.partition(') ')[2]}\n"
+                if end == begin:
+                    break
+                begin = at[path] = end
+        if is_over:
+            return
+        wait()

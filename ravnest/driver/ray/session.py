@@ -85,6 +85,7 @@ class RaySession:
         if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
             raise InvalidInput("must be token: ravnest runs with Ray's authentication on", key="RAY_AUTH_MODE")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # what two stages print alike is in the log of each
         if address is None:  # only nodes that are started here read this environment
             os.environ.setdefault(NICENESS, "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -41,6 +41,10 @@ class StageActor:
         self._order = order
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __repr__(self) -> str:
+        """The stage's name: Ray puts it before each line that the process prints."""
+        return self._name
+
     def prepare(self) -> Reply:
         """Start the process. It answers with its StageAddress once it listens, or with the error that kept it."""
         here, theirs = socket.socketpair()

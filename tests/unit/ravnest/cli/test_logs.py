@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cluster_planner import Plan, save_plan
 from ravnest.cli import logs
 from ravnest.cli.main import app
 from ravnest.driver.observe.metrics_file import MetricsWriter
@@ -18,6 +19,16 @@ def test_what_happened_and_what_a_stage_left_are_printed(tmp_path: Path) -> None
     told = CliRunner().invoke(app, ["logs", str(run), "--follow"])  # it has ended: nothing to wait for
     assert told.stdout == "0 ms · training\n2.0 s · checkpoint of round 3: here\n"
     assert CliRunner().invoke(app, ["logs", str(run), "c0.s1"]).stdout == "Traceback\n"
+
+
+def test_what_a_stage_prints_is_told_without_rays_words(tmp_path: Path, plan: Plan) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("training"))
+    save_plan(plan, run / "plan.yaml")
+    told = CliRunner().invoke(app, ["logs", str(run), "c0.s0", "-f"])  # it has ended: nothing to wait for
+    assert (told.exit_code, told.stdout, told.stderr) == (0, "", "c0.s0 has printed nothing\n")
+    (run / "logs").mkdir()
+    (run / "logs/ray.log").write_text("(c0.s0 pid=4) hello\n")
+    assert CliRunner().invoke(app, ["logs", str(run), "c0.s0"]).stdout == "hello\n"
 
 
 def test_a_run_that_may_go_on_on_another_machine_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

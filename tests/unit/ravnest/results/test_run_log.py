@@ -3,10 +3,21 @@ from pathlib import Path
 
 import pytest
 
+from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.report import ClusterProgress, NoticeEvent, PhaseEvent, ProgressEvent, as_plain
 from ravnest.errors import InvalidInput
-from ravnest.results.run_log import events_in, events_of, last_progress, lines_of, lines_since, log_of, news_of
+from ravnest.results.run_log import (
+    events_in,
+    events_of,
+    last_progress,
+    lines_of,
+    lines_of_stage,
+    lines_since,
+    log_of,
+    news_of,
+    stages_of,
+)
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -111,3 +122,28 @@ def test_the_last_progress_keeps_the_last_loss_of_each_cluster(
 def test_before_the_first_progress_there_is_none(tmp_path: Path) -> None:
     assert last_progress(tmp_path / "metrics.jsonl") is None
     assert last_progress(run_with(tmp_path / "r", PhaseEvent("training")) / "metrics.jsonl") is None
+
+
+def test_a_stages_lines_are_those_that_it_printed_and_its_traceback(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    (tmp_path / "logs").mkdir()
+    folder.ray_log.write_text("(c0.s1 pid=7) one\n(c0.s10 pid=8) another's\nRay's own\n")
+    pieces = ["(c0.s1 pid=7) tw", "o (x) y\n", ""]
+
+    def wait() -> None:
+        with folder.ray_log.open("a") as file:
+            file.write(piece := pieces.pop(0))
+        if not piece:
+            (tmp_path / "logs/c0.s1.log").write_text("Traceback\n  line\n")
+
+    found = lines_of_stage(folder, "c0.s1", lambda: bool(pieces), wait)
+    assert list(found) == ["one\n", "two (x) y\n", "Traceback\n", "  line\n"]
+
+
+def test_the_stages_of_a_run_are_those_of_its_plan(tmp_path: Path, plan: Plan) -> None:
+    folder = RunFolder(tmp_path)
+    assert stages_of(folder) == set()
+    save_plan(plan, folder.plan)
+    assert "c0.s0" in stages_of(folder)
+    with pytest.raises(InvalidInput, match=r"has no log of 'c9\.s9' \(there are: c0\.s0"):
+        log_of(folder, "c9.s9")
