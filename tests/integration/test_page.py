@@ -193,6 +193,10 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
     until(driver, lambda: not texts(driver, "#link.lost"))
     lock.release()
     until(driver, lambda: texts(driver, "#state") == ["failed"])
+    page.server.stop()
+    until(driver, lambda: texts(driver, "#link.lost") and "the run has ended" in texts(driver, "#link.lost")[0])
+    page = Page(run, page.port)  # served anew with another token, which this browser has not
+    until(driver, lambda: "the token is missing or wrong" in texts(driver, "#link.lost")[0])
     driver.get("about:blank")
     page.server.stop()
 
