@@ -48,8 +48,9 @@ _TONES = {
 
 @dataclass
 class _Cluster:
-    planned_window: int
-    planned_samples_per_s: float
+    planned_window: int | None
+    """None, as what follows, of a cluster that was made during the run."""
+    planned_samples_per_s: float | None
     stages: list[StageView]
     losses: Curve
     largest_window: int
@@ -70,7 +71,7 @@ class RunView:
     def __init__(self, plan: Plan, words: Words) -> None:
         self._words = words
         self._plan = predictions_of(plan)
-        most = max(20, min(MOST_POINTS, _MOST_POINTS_IN_ALL // len(plan.clusters)))
+        self._most_points = max(20, min(MOST_POINTS, _MOST_POINTS_IN_ALL // len(plan.clusters)))
         facts = stages_of(plan)
         self._clusters = {
             cluster.name: _Cluster(
@@ -80,7 +81,7 @@ class RunView:
                     StageView(each, each.node, each.units, each.tensor_bytes(cluster.window))
                     for each in facts[cluster.name]
                 ],
-                Curve(most),
+                Curve(self._most_points),
                 cluster.window,
                 planned_round_trip_s=predicted.round_trip_s,
             )
@@ -246,19 +247,19 @@ class RunView:
             found.state, found.reason, found.since_s = state, reason, self.at_s
 
     def _placed(self, cluster: str, nodes: Mapping[str, str], units: Mapping[str, tuple[int, int]]) -> None:
-        """The cluster has these stages now: on other nodes, and, where it was cut anew, others than it had."""
-        found = self._clusters.get(cluster)
-        if found is None:
-            return
-        planned = {stage.facts.stage: stage.facts for stage in found.stages}
-        for stage in found.stages:
-            self._stages.pop(stage.facts.stage, None)
+        """The cluster has these stages now: on other nodes, and, where it was cut anew, others than it had. One that
+        is not known was made during the run."""
+        found = self._clusters.setdefault(cluster, _Cluster(None, None, [], Curve(self._most_points), 1))
+        before = {stage.facts.stage: stage for stage in found.stages}
+        for name in before:
+            self._stages.pop(name, None)
         found.stages = []
         for name, node in nodes.items():
-            facts = planned.get(name) or StageFacts(name, node, (0, 0), lambda window: 0, 0)
-            same = facts.units == units.get(name, facts.units) and name in planned
-            bytes_ = facts.tensor_bytes(found.largest_window) if same else None
-            stage = StageView(facts, node, units.get(name, facts.units), bytes_)
+            last = before.get(name)
+            facts = StageFacts(name, node, (0, 0), lambda window: 0, 0) if last is None else last.facts
+            held = units.get(name, facts.units if last is None else last.units)
+            bytes_ = facts.tensor_bytes(found.largest_window) if held == facts.units and last is not None else None
+            stage = StageView(facts, node, held, bytes_)
             found.stages.append(stage)
             self._stages[name] = stage
 

@@ -165,6 +165,28 @@ def test_a_cluster_that_is_cut_anew_has_other_stages(told: Told) -> None:
     assert [(each["stage"], each["units"], each["planned_tensor_bytes"]) for each in found["stages"]] == [
         ("c1.s0", [0, 5], None)
     ]
+    told.event(8.0, report.ClusterReplacedEvent("c1", {"c1.s0": "tower"}, 3, 3.0, 0))  # which names no units
+    (stage,) = told.cluster("c1")["stages"]
+    assert (stage["units"], stage["planned_tensor_bytes"]) == ([0, 5], None)
+
+
+def test_a_cluster_that_is_made_during_the_run_is_shown(told: Told, progress: report.ProgressEvent) -> None:
+    where, units = {"joined0.s0": "tower"}, {"joined0.s0": (0, 5)}
+    event = report.ClusterReplannedEvent("joined0", "nodes that came", where, units, "'tower' came", 3.0, 40)
+    told.event(5.0, event)
+    assert told.cluster("joined0")["state"] == "starts"
+    told.event(8.0, report.ClusterReplacedEvent("joined0", where, 3, 6.0, 0))
+    told.record("update", 9.0, cluster="joined0", stage=0, update=4, lr=0.1, staleness=[0], loss=2.5, samples=64)
+    made = report.ClusterProgress("joined0", 64, 8.0, 2.5, 0, 5, 3)
+    told.event(9.5, replace(progress, clusters=(*progress.clusters, made)))
+    found = told.cluster("joined0")
+    assert (found["state"], found["loss"], found["samples_per_s"]) == ("trains", 2.5, 8.0)
+    assert (found["predicted_samples_per_s"], found["planned_window"]) == (None, None)
+    assert [(each["stage"], each["node"], each["units"], each["updates"]) for each in found["stages"]] == [
+        ("joined0.s0", "tower", [0, 5], 5)
+    ]
+    assert "joined0" in told.view.curves()["loss"]
+    assert 'cluster="joined0"' in metrics_text(told.document())
 
 
 def test_other_news_of_clusters_change_their_state(told: Told) -> None:
