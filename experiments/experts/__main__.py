@@ -1,8 +1,9 @@
-"""`python -m experiments.experts [--quick] [--only PART…] [--json]`: measure, judge, and write RESULT.md."""
+"""`python -m experiments.experts [--quick] [--only PART…] [--hivemind PYTHON]`: measure, judge, and write RESULT.md."""
 
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from experiments.experts import beam, hosting, learning, table
 from experiments.harness.command import parser_for, run_parts
@@ -27,9 +28,13 @@ PARTS: Mapping[str, Callable[..., Part]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
-    asked = parser_for("experts", __doc__, list(PARTS)).parse_args(arguments)
+    parser = parser_for("experts", __doc__, list(PARTS))
+    parser.add_argument("--hivemind", type=Path, metavar="PYTHON", help="measure hivemind beside: its environment's")
+    asked = parser.parse_args(arguments)
     parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
-    return run_parts("experts", asked, parts, title=TITLE, intro=INTRO)
+    parts["table"] = partial(table.run, quick=asked.quick, hivemind=asked.hivemind)
+    flags = [] if asked.hivemind is None else ["--hivemind", "PYTHON"]
+    return run_parts("experts", asked, parts, title=TITLE, intro=INTRO, flags=flags)
 
 
 if __name__ == "__main__":

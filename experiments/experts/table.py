@@ -3,16 +3,21 @@ of searches in tables of 100 to 10,000 nodes under the virtual clock."""
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from experiments.experts.virtual import ACCESS_S, ACROSS_S, LOSS, Measured, measure
 from experiments.harness.report import ROOT, Claim, Panel, Part, Series, Table, median, spread
+
+BESIDE_NODES, BESIDE_KEYS, BESIDE_S = 32, 256, 400.0
 
 PUBLISHED_GET_S, PUBLISHED_STORE_S = 6.6e-3, 15e-3
 """hivemind's published figures for 1,024 nodes, on other hardware."""
@@ -71,8 +76,9 @@ class Nodes:
             worker.wait(20)
 
 
-def run(*, quick: bool = False) -> Part:
-    """Measure and judge; `quick`: small, whose times prove nothing."""
+def run(*, quick: bool = False, hivemind: Path | None = None) -> Part:
+    """Measure and judge; `quick`: small, whose times prove nothing. `hivemind`: the Python of an environment that has
+    hivemind 1.1.12, to measure beside it."""
     processes, each = (4, 8) if quick else (64, 16)
     single, together = (40, 60) if quick else (512, 2048)
     nodes = Nodes(processes, each)
@@ -81,9 +87,10 @@ def run(*, quick: bool = False) -> Part:
         real = _real(nodes, single, together)
     finally:
         nodes.close()
+    beside = None if hivemind is None else _beside(hivemind, *((8, 16) if quick else (BESIDE_NODES, BESIDE_KEYS)))
     sizes = [(30, True), (30, False), (100, False)] if quick else SIZES
     virtual = [measure(count, joined=joined, searches=40 if quick else 200, seed=1) for count, joined in sizes]
-    return _part(real, virtual, processes * each)
+    return _part(real, virtual, processes * each, beside)
 
 
 SIZES: Sequence[tuple[int, bool]] = [
@@ -130,7 +137,40 @@ def _real(nodes: Nodes, single: int, together: int) -> dict[str, Any]:
     }
 
 
-def _part(real: dict[str, Any], virtual: Sequence[Measured], nodes: int) -> Part:
+@dataclass(frozen=True)
+class _Beside:
+    """Both tables with as many nodes in one process, one after the other: seconds, and how many keys were found."""
+
+    nodes: int
+    keys: int
+    own: dict[str, Any]
+    hivemind: dict[str, Any]
+
+
+def _beside(python: Path, count: int, keys: int) -> _Beside:
+    """hivemind takes a daemon of some 40 MB for each node, so what fits is far less than a thousand."""
+    script = Path(__file__).with_name("hivemind_nodes.py")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(
+        [str(python), str(script), str(count), str(keys)],
+        stdout=subprocess.PIPE,
+        env=environment,
+        check=True,
+        timeout=BESIDE_S,
+    )
+    nodes = Nodes(1, count)
+    try:
+        nodes.open()
+        names = [f"key {number}" for number in range(keys)]
+        stored = nodes.ask(0, kind="store", keys=names)
+        got = nodes.ask(0, kind="get", keys=[*names[-1:], *names[:-1]])  # each by another node than stored it
+    finally:
+        nodes.close()
+    own = {"store_s": stored["seconds"], "get_s": got["seconds"], "found": got["found"]}
+    return _Beside(count, keys, own, json.loads(ran.stdout))
+
+
+def _part(real: dict[str, Any], virtual: Sequence[Measured], nodes: int, beside: _Beside | None = None) -> Part:
     get_s, store_s = _mean(real["get_s"]), _mean(real["store_s"])
     full = nodes == 1024
     all_found = real["found"] == 1.0 and real["found_together"] == 1.0
@@ -185,6 +225,8 @@ def _part(real: dict[str, Any], virtual: Sequence[Measured], nodes: int) -> Part
         ["store, one after another", *_times(real["store_s"])],
     ]
     filled = [one for one in virtual if not one.joined]
+    besides = [] if beside is None else [_beside_table(beside)]
+    ran = "was not run here" if beside is None else "was run here with fewer nodes, in the last table"
     return Part(
         "table",
         "The hash table",
@@ -200,6 +242,7 @@ def _part(real: dict[str, Any], virtual: Sequence[Measured], nodes: int) -> Part
                 ["nodes", "made", "hops", "most hops", "log₂ n", "requests", "found", "get ms", "store ms"],
                 rows,
             ),
+            *besides,
         ],
         panels=[
             Panel(
@@ -224,13 +267,22 @@ def _part(real: dict[str, Any], virtual: Sequence[Measured], nodes: int) -> Part
             "Real: UDP over loopback, real signatures; each record with five nodes. Contacts of the nodes: "
             f"{spread(real['contacts'], '.0f')}; hops of a get: {_mean(real['hops']):.2f} on average; a key was "
             f"kept by {_mean(real['kept']):.2f} nodes. Processes were killed by SIGKILL, and the survivors asked at "
-            "once. hivemind's times are published ones, from other hardware; hivemind was not run here.",
+            f"once. hivemind's published times are from other hardware; hivemind {ran}.",
             "Virtual: homes at random places of a square, one-way delay "
             f"{ACCESS_S * 1e3:g} ms (median, log-normal) for each home's line and up to {ACROSS_S * 1.41e3:.0f} ms "
             f"between them, {LOSS:.1%} of the messages lost, messages take no time to send, signatures are checksums. "
             "In filled tables each node is given the contacts that joining would give it.",
         ],
     )
+
+
+def _beside_table(beside: _Beside) -> Table:
+    rows: list[list[str | float]] = []
+    for name, measured in (("ravnest", beside.own), ("hivemind 1.1.12", beside.hivemind)):
+        share = f"{measured['found'] / beside.keys:.1%}"
+        rows += [[name, what, *_times(measured[f"{what}_s"]), share] for what in ("get", "store")]
+    title = f"{beside.nodes} nodes in one process, {beside.keys} keys one after another, found by another node"
+    return Table(title, ["table", "what", "mean ms", "median ms", "95 % ms", "most ms", "found"], rows)
 
 
 def _times(seconds: Sequence[float]) -> list[float]:
