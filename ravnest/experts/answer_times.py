@@ -1,7 +1,9 @@
 """How long a host may take to answer, from how long it took, and which hosts are left alone for a while. Pure.
 
 The deadline is the mean of the answer times plus four times their deviation (RFC 6298, as in ravnest/dht/requests.py),
-between named bounds. A host that leaves several requests in a row unanswered is left alone, longer each time.
+between named bounds. Where n requests are under way to a host at a time, each answer counts n / 2 times less (RFC 7323,
+appendix G): a host answers what it computes in one batch at once, so single answers say little of what the next ones
+take. A host that leaves several requests in a row unanswered is left alone, longer each time.
 """
 
 from __future__ import annotations
@@ -46,16 +48,17 @@ class AnswerTimes:
         measured_s = max(self._mean_s + _DEVIATIONS * self._deviation_s, LEAST_S)
         return min(measured_s * 2.0**self._row, MOST_S)
 
-    def answered(self, after_s: float) -> None:
-        """An answer came so long after its request; one that came too late counts, too."""
+    def answered(self, after_s: float, under_way: int = 1) -> None:
+        """An answer came so long after its request; one that came too late counts, too. `under_way`: requests to this
+        host that were not answered yet, with this one."""
         self._row = self._rests = 0
         self._rests_until_s = float("-inf")
         if self._mean_s is None:
             self._mean_s, self._deviation_s = after_s, after_s / 2
             return
-        off_s = after_s - self._mean_s
-        self._mean_s += _MEAN_SHARE * off_s
-        self._deviation_s += _DEVIATION_SHARE * (abs(off_s) - self._deviation_s)
+        off_s, at_a_time = after_s - self._mean_s, max(1.0, under_way / 2)
+        self._mean_s += _MEAN_SHARE / at_a_time * off_s
+        self._deviation_s += _DEVIATION_SHARE / at_a_time * (abs(off_s) - self._deviation_s)
 
     def failed(self, sent_s: float, now_s: float) -> None:
         """A request that was sent at `sent_s` was not answered in time. Those that were under way when the last failure

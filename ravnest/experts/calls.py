@@ -8,6 +8,7 @@ caller, since it learns of callers from the table, now and then.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Calls:
         self._due: list[tuple[float, int]] = []
         self._number = 0
         self._times: dict[str, AnswerTimes] = {}
+        self._under_way: Counter[str] = Counter()
+        """By host: requests that were not answered, those that are late included."""
         self._have_learnt: set[str] = set()
         """The hosts that have answered a backward. Their first one may take seconds: they load what learns."""
         self._greeted: dict[str, float] = {}
@@ -137,6 +140,7 @@ class Calls:
             return
         waiting = _Waiting(call, future, now_s, (call.tensors[0].shape[0], *shape))
         self._waiting[self._number] = waiting
+        self._under_way[call.host] += 1
         deadline_s = self._times[call.host].deadline_s
         if call.updates is not None and call.host not in self._have_learnt:
             deadline_s = max(deadline_s, FIRST_S)
@@ -150,7 +154,7 @@ class Calls:
             if waiting is None:
                 continue
             if waiting.late:
-                del self._waiting[number]
+                self._forget(number)
                 continue
             waiting.late = True
             self._times[waiting.call.host].failed(waiting.sent_s, now_s)
@@ -166,13 +170,14 @@ class Calls:
             waiting = self._waiting.get(message.call)
             if waiting is None or waiting.call.host != delivery.sender:
                 return None
-            del self._waiting[message.call]
+            under_way = self._under_way[delivery.sender]
+            self._forget(message.call)
             seconds = now_s - waiting.sent_s
             result: Answered | Failed
             if isinstance(message, Refused):
                 result = Failed(message.why)
             else:
-                self._times[delivery.sender].answered(seconds)
+                self._times[delivery.sender].answered(seconds, under_way)
                 if waiting.call.updates is not None:
                     self._have_learnt.add(delivery.sender)
                 result = self._checked(waiting, message, delivery.tensors, seconds)
@@ -188,6 +193,11 @@ class Calls:
             if not waiting.late:
                 waiting.future.set_result(Failed("closed"))
         self._waiting.clear()
+        self._under_way.clear()
+
+    def _forget(self, number: int) -> None:
+        waiting = self._waiting.pop(number)
+        self._under_way[waiting.call.host] -= 1
 
     def _checked(
         self, waiting: _Waiting, message: Answer, tensors: tuple[Tensor, ...], seconds: float

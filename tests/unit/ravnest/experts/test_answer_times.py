@@ -1,6 +1,21 @@
 from ravnest.experts.answer_times import FIRST_S, LEAST_S, MOST_REST_S, MOST_S, REST_S, ROW, AnswerTimes
 
 
+def test_answers_that_come_together_do_not_hide_how_different_others_are() -> None:
+    """A host with 64 requests answers them in batches of 8, each of which takes another time."""
+    alone, many = AnswerTimes(), AnswerTimes()
+    slow, late = (0.6, 1.8), 0
+    for batch in range(200):
+        for _ in range(8):
+            seconds = slow[batch % 2]
+            late += seconds > many.deadline_s and batch > 50
+            alone.answered(seconds)
+            many.answered(seconds, under_way=64)
+    assert late == 0
+    assert many.deadline_s > slow[1] + 0.5
+    assert alone.deadline_s < many.deadline_s
+
+
 def test_the_deadline_follows_what_was_measured_within_bounds() -> None:
     times = AnswerTimes()
     assert (times.deadline_s, times.mean_s) == (FIRST_S, None)
