@@ -245,6 +245,7 @@ class UnitEntry(Strict):
     tied_bytes: Count = 0
     borrowed_bytes: Count = 0
     narrow_bytes: Count = 0
+    optimizer_bytes: Count | None = None
 
 
 class WorkloadEntry(Strict):

@@ -77,6 +77,8 @@ class Unit:
     """Tied parameters that the unit uses and that units before it hold (not per sample)."""
     narrow_bytes: int = 0
     """Trained weights of a 16-bit type, in that type: half of their part of `parameter_bytes`."""
+    optimizer_bytes: int | None = None
+    """What the job's optimizer keeps for the weights, to the byte; None: what the workload's ratio says."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -90,6 +92,8 @@ class Unit:
             "narrow_bytes",
         ):
             _require(self.name, name, getattr(self, name), least=0)
+        if self.optimizer_bytes is not None:
+            _require(self.name, "optimizer_bytes", self.optimizer_bytes, least=0)
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,14 @@ class Workload:
         back.
         """
         return math.ceil(unit.tied_bytes / self.update_every) if self.tied == "exact" else 0
+
+    def optimizer_beyond_ratio(self, unit: Unit) -> float:
+        """Return the bytes of the unit's optimizer state beyond what the ratio of its weights says; they may be less
+        than none.
+        """
+        if unit.optimizer_bytes is None:
+            return 0.0
+        return unit.optimizer_bytes - self.optimizer_state_bytes_per_parameter_byte * unit.parameter_bytes
 
     def round_samples(self, clusters: float) -> float:
         """Samples of the whole fleet from one round to the next: a round holds an update of each cluster at least."""

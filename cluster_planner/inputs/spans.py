@@ -61,6 +61,7 @@ class SpanCosts:
         self._flops = _cumulative([unit.flops for unit in units])
         self._parameters = _cumulative([unit.parameter_bytes for unit in units])
         self._narrow = _cumulative([unit.narrow_bytes for unit in units])
+        self._beyond_ratio = _cumulative([workload.optimizer_beyond_ratio(unit) for unit in units])
         self._saved = _cumulative([unit.saved_bytes for unit in units])
         self.forward_bytes = _at_cuts([workload.activation_bytes(unit) + workload.tied_bytes(unit) for unit in units])
         """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
@@ -144,7 +145,9 @@ class SpanCosts:
         last = end == self.count
         narrow = float(self._narrow[end] - self._narrow[start])
         held = self.parameter_copies(last=last) * self.parameter_bytes(start, end)
-        return held + self._masters_cost(last=last) * narrow
+        return (
+            held + self._masters_cost(last=last) * narrow + float(self._beyond_ratio[end] - self._beyond_ratio[start])
+        )
 
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
@@ -240,6 +243,7 @@ class SpanCosts:
         process_bytes[0] += (readers := float(self.workload.readers * self.workload.reader_bytes))
         process_bytes[1:, -1] += readers
         weights = copies * self.parameter_table + narrow * self._between(self._narrow)
+        weights += self._between(self._beyond_ratio)
         return _forward_only(process_bytes + weights + held)
 
     def parameter_copies(self, *, last: bool) -> float:

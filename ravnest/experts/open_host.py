@@ -21,7 +21,7 @@ from ravnest.experts.kept_copies import KeptCopies
 from ravnest.experts.messages import codec
 from ravnest.experts.table_thread import TableThread
 from ravnest.free_memory import free_bytes
-from ravnest.training.optimizer import state_bytes_per_parameter_byte
+from ravnest.training.optimizer_memory import state_bytes_per_parameter_byte
 from ring_allreduce.transport import TOKEN_BYTES, ZmqEndpoint
 
 MEMORY_PART = 0.5

@@ -64,7 +64,7 @@ from ravnest.planning.reading import check_forms, check_reading, starved_words
 from ravnest.planning.searching_on import Budget, searched_on
 from ravnest.planning.trial import try_plan
 from ravnest.planning.tried_model import Check, TriedModel, check_of, tried_model
-from ravnest.planning.workload import workload
+from ravnest.planning.workload import with_optimizer, workload
 from ravnest.splitting import CapturedModel, verify
 from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
 from ravnest.splitting.thinning import KEPT
@@ -296,7 +296,8 @@ def _checked(
                     f" in float32: {verified.not_widened}"
                 )
             check_s = time.monotonic() - began_s
-    found = CheckedModel(captured.costs, reading_s, captured.whole_because, of_taken_buffers(job, job_path, captured))
+    costs = with_optimizer(captured, job)
+    found = CheckedModel(costs, reading_s, captured.whole_because, of_taken_buffers(job, job_path, captured))
     # Values that a constructor loads, perhaps from elsewhere than a file, are looked at each time.
     return _Live(found, tried, compared, check_s, may_be_kept=not sources, files=files)
 
@@ -334,7 +335,7 @@ def _try_other_cuts(plan: Plan, job: Job, data: JobData, extent: Check, step: Ca
     tried = tried_model(job, job.file, make_model(job, job.file, "meta"), extent, free_bytes())
     captured = capture_job(job, job.file, data)
     compared = None if tried is None else tried.capture(job, job.file, data, captured)
-    live = _Live(CheckedModel(captured.costs, 0.0), tried, compared)
+    live = _Live(CheckedModel(with_optimizer(captured, job), 0.0), tried, compared)
     try:
         return _try(plan, job, live, step, units=True)
     except InvalidInput:  # some cut, and perhaps none of this plan's

@@ -4,13 +4,14 @@ In: a job. Out: the planner's `Workload`. A plan that was edited so that its job
 here, too.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
-from cluster_planner import Plan, Workload
+from cluster_planner import ModelCosts, Plan, Workload
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.splitting import CapturedModel
-from ravnest.training.optimizer import state_bytes_per_parameter_byte
+from ravnest.training.optimizer_memory import state_bytes, state_bytes_per_parameter_byte
 from ravnest.training.precision import bytes_per_float32_byte
 
 PROCESS_BYTES = 336 << 20
@@ -77,6 +78,13 @@ def workload(job: Job, reading_s: float = 0.0, readers: int = 0) -> Workload:
         readers=readers,
         reader_bytes=READER_BYTES if readers else 0,
     )
+
+
+def with_optimizer(captured: CapturedModel, job: Job) -> ModelCosts:
+    """The costs of a captured model with what the job's optimizer keeps for each unit, where shapes tell it."""
+    held = [state_bytes(job.optimizer, specs) for specs in captured.parameters_by_unit()]
+    units = [replace(unit, optimizer_bytes=size) for unit, size in zip(captured.units, held, strict=True)]
+    return replace(captured.costs, units=tuple(units))
 
 
 def evaluation_batch(job: Job, captured: CapturedModel) -> int:

@@ -109,6 +109,13 @@ class CapturedModel:
         """Names of the parameters in units [start, end), in the model's own order."""
         return tuple(spec.name for spec in self._parameters(start, end))
 
+    def parameters_by_unit(self) -> list[tuple[TensorSpec, ...]]:
+        """The parameters of each unit, as `span` has them."""
+        found: list[list[TensorSpec]] = [[] for _ in self.units]
+        for spec in self._parameters(0, len(self.units)):
+            found[self.homes.get(spec.name, len(found) - 1)].append(spec)  # the loss's are in the last unit
+        return [tuple(specs) for specs in found]
+
     def span(self, start: int, end: int) -> StageProgram:
         """The program of units [start, end). Raises InvalidInput where that is no span of this model."""
         count = len(self.units)

@@ -196,24 +196,6 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[tuple[str, tor
         raise InvalidInput(str(error), key="optimizer") from None
 
 
-def state_bytes_per_parameter_byte(config: OptimizerConfig) -> float:
-    """Bytes of optimizer state for each byte of parameters, found by one step on a matrix of 8 × 32. Of several groups,
-    the one with most counts.
-
-    Scalars and factored moments (Adafactor's) are negligible and left out. SOAP's square matrices are not; among the
-    matrices of ordinary blocks, they are largest at this ratio of sides.
-    """
-    if config.groups:
-        every = [*map(config.of_group, config.groups), config.model_copy(update={"groups": ()})]
-        return max(map(state_bytes_per_parameter_byte, every))
-    probe = torch.nn.Parameter(torch.zeros(8, 32))
-    optimizer = build_optimizer(config, [("probe", probe)])
-    probe.grad = torch.ones_like(probe)
-    optimizer.step()
-    state = [value for value in optimizer.state[probe].values() if isinstance(value, torch.Tensor)]
-    return sum(value.nbytes for value in state if value.numel() >= 64) / probe.nbytes
-
-
 def uncompiled(chosen: type[Optimizer]) -> type[Optimizer]:
     """A subclass of one of torch's optimizers that does the same without importing torch's compiler.
 

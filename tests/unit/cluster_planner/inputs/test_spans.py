@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import MAX_POSITIONS, UPDATE_FLOPS, SpanCosts
 
@@ -154,6 +155,22 @@ def test_weights_of_16_bits_have_masters_and_smaller_versions(
     spans = SpanCosts(narrow, make_workload(max_staleness=2))
     assert spans.memory_table(4)[0, 1] == spans.memory_bytes(0, 1, 4)
     assert spans.memory_table(4)[1, 2] == spans.memory_bytes(1, 2, 4)
+
+
+def test_what_an_optimizer_keeps_is_counted_to_the_byte_where_it_is_known(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    costs = make_model(3, parameter_bytes=100)
+    first, *others = costs.units
+    known = ModelCosts((replace(first, optimizer_bytes=7), *others), "")
+    work = make_workload(optimizer_state_bytes_per_parameter_byte=2.0)
+    told, ratio = SpanCosts(known, work), SpanCosts(costs, work)
+    assert told.memory_bytes(0, 2, 4) == ratio.memory_bytes(0, 2, 4) - 2 * 100 + 7
+    assert told.weight_bytes(0, 1) == ratio.weight_bytes(0, 1) - 2 * 100 + 7
+    assert told.memory_bytes(1, 3, 4) == ratio.memory_bytes(1, 3, 4)
+    assert told.memory_table(4)[0, 2] == told.memory_bytes(0, 2, 4)
+    with pytest.raises(InvalidInput, match=r"optimizer_bytes: must be a finite number, 0 or more"):
+        replace(first, optimizer_bytes=-1)
 
 
 def test_a_split_backward_needs_room_for_two_more(

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from ravnest.errors import InvalidInput
-from ravnest.planning.workload import check_workload, workload
-from tests.support.local import setups_of, tiny_job
+from ravnest.planning.workload import check_workload, with_optimizer, workload
+from ravnest.training.optimizer_memory import state_bytes
+from tests.support.local import captured_job, setups_of, tiny_job
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,14 @@ def test_backwards_may_be_split_unless_something_speaks_against_it(change, split
 def test_mixed_precision_keeps_what_weights_are_cast_to():
     found = {precision: workload(tiny_job(precision=precision)) for precision in ("float32", "bfloat16", "float16")}
     assert [work.cast_bytes_per_parameter_byte for work in found.values()] == [0.0, 0.5, 0.5]
+
+
+def test_each_unit_is_told_what_its_optimizer_keeps():
+    job = tiny_job(optimizer={"name": "adafactor", "lr": 1e-2})
+    captured = captured_job(job)
+    found = with_optimizer(captured, job)
+    for number, unit in enumerate(found.units):
+        specs = captured.span(number, number + 1).parameters
+        assert unit == replace(captured.units[number], optimizer_bytes=state_bytes(job.optimizer, specs))
+    assert 0 < sum(unit.optimizer_bytes for unit in found.units) < captured.costs.parameter_bytes
+    assert found.fingerprint == captured.costs.fingerprint

@@ -7,7 +7,6 @@ from ravnest.training.optimizer import (
     OptimizerConfig,
     build_optimizer,
     partition,
-    state_bytes_per_parameter_byte,
 )
 
 OFFERED = [
@@ -44,25 +43,6 @@ def test_a_parameter_that_the_class_cannot_train():
         build_optimizer(OptimizerConfig(name="muon"), [("bias", vector)])
 
 
-@pytest.mark.parametrize(
-    ("config", "ratio"),
-    [
-        ({"name": "sgd"}, 0),
-        ({"name": "sgd", "momentum": 0.9}, 1),
-        ({"name": "rmsprop"}, 1),
-        ({"name": "rmsprop", "momentum": 0.9, "centered": True}, 3),
-        ({"name": "adamw"}, 2),
-        ({"name": "nadam"}, 2),
-        ({"name": "adam", "amsgrad": True}, 3),
-        ({"name": "adafactor"}, 0),
-        ({"name": "soap"}, 2 + 2 * (8 / 32 + 32 / 8)),
-        ({"name": "soap", "max_side": 8}, 2 + 2 * 8 / 32),
-    ],
-)
-def test_state_bytes(config, ratio):
-    assert state_bytes_per_parameter_byte(OptimizerConfig(**config)) == ratio
-
-
 GROUPS = [{"match": "*.bias", "weight_decay": 0}, {"match": ["head.*", "*.head.*"], "lr": 0.5}]
 
 
@@ -82,7 +62,6 @@ def test_a_group_with_another_optimizer_takes_none_of_the_arguments():
     config = OptimizerConfig(name="muon", momentum=0.9, groups=[{"match": "*.bias", "name": "adamw", "eps": 1e-6}])
     (bias, _), (matrix, _) = partition(config, ["w", "w.bias"])
     assert (bias.name, bias.arguments, matrix.arguments) == ("adamw", {"eps": 1e-6}, {"momentum": 0.9})
-    assert state_bytes_per_parameter_byte(config) == 2
 
 
 @pytest.mark.parametrize(
