@@ -1,30 +1,23 @@
 """Peak memory of each process of runs of three sizes, checkpoints included, and what a checkpoint costs while training.
 
 Runs as a user starts them, `ravnest run` through Ray on this machine: two clusters of two stages, and then one cluster
-of three, which resumes from the last checkpoint of the other and so has other cuts. Peak memory is the kernel's (VmHWM:
-anonymous, file and shared pages, also such as others share), read until each process ends.
+of three, which resumes from the last checkpoint of the other and so has other cuts.
 
 While a checkpoint is written, from the commit of its round to its event, the fleet makes updates. Their rate is
 compared with that in windows as long after the commits of rounds that were not saved: merges are in both.
 """
 
-import contextlib
 import json
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
-
-from cluster_planner import Fleet, Node, Plan, make_plan, save_plan
+from cluster_planner import Fleet, Node, Plan, make_plan
 from experiments.harness.report import ROOT, Cell, Claim, Panel, Part, Series, Table
-from ravnest.driver.ray.stage_host import PROGRAM
+from experiments.large.watched_run import DRIVER, Process, driver_of, watched_run
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.workload import workload
@@ -33,8 +26,6 @@ from ravnest.splitting import CapturedModel
 MIB = 1 << 20
 MOST_DRIVER_MIB = 700
 MOST_LOST = 0.05
-CLI = "from ravnest.cli.main import main; main()"
-LIMIT_S = 900.0
 JOB_FILE = ROOT / "experiments" / "large" / "job.yaml"  # its folder alone counts: the job is in the plan
 NODES, OTHER_NODES = 4, 3
 ROUNDS_A_CHECKPOINT = 4
@@ -54,14 +45,6 @@ QUICK = (Size(4, 128, 960),)
 
 
 @dataclass(frozen=True)
-class Process:
-    """The peak of one process, in bytes."""
-
-    name: str
-    peak: int
-
-
-@dataclass(frozen=True)
 class Trained:
     """What one run was seen to take."""
 
@@ -78,21 +61,17 @@ class Trained:
     @property
     def driver(self) -> int:
         """The peak of the driver, in bytes."""
-        return _driver(self.processes)
+        return driver_of(self.processes).peak
 
     @property
     def resuming_driver(self) -> int:
         """The peak of the driver of the run that resumed, in bytes."""
-        return _driver(self.resumed)
+        return driver_of(self.resumed).peak
 
     @property
     def stage(self) -> int:
         """The largest peak of a stage, in bytes."""
-        return max(each.peak for each in (*self.processes, *self.resumed) if each.name != "driver")
-
-
-def _driver(processes: Sequence[Process]) -> int:
-    return next(each.peak for each in processes if each.name == "driver")
+        return max(each.peak for each in (*self.processes, *self.resumed) if each.name != DRIVER)
 
 
 def job_of(size: Size, rounds: int = 20) -> Job:
@@ -122,10 +101,10 @@ def trained(size: Size, folder: Path) -> Trained:
     job = job_of(size)
     captured = capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
     out = folder / "run"
-    processes = _run(folder, plan_of(job, captured, NODES), out)
+    processes = watched_run(folder, plan_of(job, captured, NODES), out)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     windows = saved_windows(lines)
-    resumed = _run(folder, plan_of(job_of(size, rounds=22), captured, OTHER_NODES), out, "--resume")
+    resumed = watched_run(folder, plan_of(job_of(size, rounds=22), captured, OTHER_NODES), out, "--resume")
     return Trained(
         sum(unit.parameter_bytes for unit in captured.costs.units),
         processes,
@@ -144,46 +123,6 @@ def plan_of(job: Job, captured: CapturedModel, count: int) -> Plan:
     )
     fleet, costs = Fleet(nodes, (), ()), captured.costs
     return make_plan(fleet, costs, workload(job), job=job.model_dump(mode="json"), job_file=str(JOB_FILE), min_stages=2)
-
-
-def _run(folder: Path, plan: Plan, out: Path, *options: str) -> list[Process]:
-    """Run to the end. Returns what its processes took."""
-    path = folder / "plan.yaml"
-    save_plan(plan, path)
-    command = [sys.executable, "-c", CLI, "run", str(path), "--out", str(out), "--json", *options]
-    with (folder / "said").open("w") as said, subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT) as running:
-        processes = _peaks(running)
-    if running.returncode:
-        raise RuntimeError(f"ravnest run ended with {running.returncode}: {(folder / 'said').read_text()[-2000:]}")
-    return processes
-
-
-def _peaks(running: "subprocess.Popen[bytes]") -> list[Process]:
-    """The peak of the driver and of each stage, until the driver ends."""
-    deadline_s = time.monotonic() + LIMIT_S
-    names = {running.pid: "driver"}
-    found: dict[int, int] = {}
-    while running.poll() is None:
-        if time.monotonic() > deadline_s:
-            running.terminate()
-            raise RuntimeError(f"not done within {LIMIT_S:.0f} s")
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(running.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if child.pid not in names and child.cmdline()[1:3] == ["-m", PROGRAM]:
-                        names[child.pid] = f"stage {len(names)}"
-        for pid in names:
-            found[pid] = max(found.get(pid, 0), _peak_bytes(pid))
-        time.sleep(0.1)
-    return [Process(names[pid], peak) for pid, peak in found.items()]
-
-
-def _peak_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def saved_windows(lines: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
