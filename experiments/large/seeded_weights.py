@@ -1,14 +1,16 @@
-"""The first weights of six families of models, made by stages of three cuts, each in a process of its own.
+"""The first weights of six families of models, made by the stages of three cuts, each cut in a process of its own.
 
-Each stage gets what a run sends it: how the weights of its span are made, and the seed. A digest of each weight's bytes
-comes back. For every weight the digests of all cuts have to be the same; and another seed must give others, since equal
-constants would show nothing.
+`python -m experiments.large.seeded_weights` is such a process: it is given a family, a seed and the names of each
+stage's weights, notes how the model's constructor makes them, and for each stage carries out what its own weights need,
+and nothing else. A digest of each weight's bytes comes back. For every weight the digests of all cuts have to be the
+same; and another seed must give others, since equal constants would show nothing.
 """
 
 import hashlib
-import multiprocessing
+import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,7 +25,9 @@ from ravnest.job.materials import capture_job, load_data
 from ravnest.splitting import Initialization
 
 NAMES = ("perceptron, orthogonal", "perceptron, weight norm", "ResNet, batch norm", "LSTM", "GPT, tied", "Llama")
+FAMILIES = {family.name: family for family in (*DENSE, *CONVOLUTIONAL, *SEQUENTIAL, *HUGGING_FACE)}
 SEED, OTHER_SEED = 3, 4
+LIMIT_S = 300.0
 JOB_FILE = ROOT / "experiments" / "families" / "job.yaml"  # its folder alone counts
 
 
@@ -69,7 +73,7 @@ def job_of(family: Family) -> Job:
 
 
 def compared(family: Family) -> Compared:
-    """Cut into one stage, into two and into three where there are as many units, and made in as many processes."""
+    """Cut into one stage, into two and into three, where there are as many units."""
     job = job_of(family)
     captured = capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
     weights = WeightsFromSeed(job, JOB_FILE)
@@ -77,17 +81,12 @@ def compared(family: Family) -> Compared:
         raise RuntimeError(f"{family.name}: {weights.whole_because}")
     count = len(captured.units)
     cuts = [[0, count], [0, max(1, count // 2), count], [0, max(1, count // 3), max(2, count - 1), count]]
-    made: list[Mapping[str, tuple[str, int]]] = []
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as processes:
-        for cut in cuts:
-            of_cut: dict[str, tuple[str, int]] = {}
-            for begin, end in pairwise(cut):
-                names = [spec.name for spec in captured.span(begin, end).weight_specs]
-                of_cut |= processes.submit(digests, weights.only(names), SEED).result(timeout=120)
-            made.append(of_cut)
+    stages = [
+        [[spec.name for spec in captured.span(begin, end).weight_specs] for begin, end in pairwise(cut)] for cut in cuts
+    ]
+    made = [in_a_process(family.name, SEED, of_cut) for of_cut in stages]
     first, *others = made
-    other = digests(weights.only(first), OTHER_SEED)
+    other = in_a_process(family.name, OTHER_SEED, stages[0])
     names = sorted({name for each in made for name in each})
     return Compared(
         family.name,
@@ -99,10 +98,18 @@ def compared(family: Family) -> Compared:
     )
 
 
+def in_a_process(family: str, seed: int, stages: Sequence[Sequence[str]]) -> Mapping[str, tuple[str, int]]:
+    """The digests of the weights that a fresh process makes, one stage after another. Raises CalledProcessError."""
+    asked = json.dumps({"family": family, "seed": seed, "stages": stages})
+    command = [sys.executable, "-m", "experiments.large.seeded_weights"]
+    ended = subprocess.run(command, input=asked, check=True, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S)
+    found: Mapping[str, list[str | int]] = json.loads(ended.stdout.splitlines()[-1])
+    return {name: (str(digest), int(size)) for name, (digest, size) in found.items()}
+
+
 def run(*, quick: bool) -> Part:
     """Compare all families, or two."""
-    known = {family.name: family for family in (*DENSE, *CONVOLUTIONAL, *SEQUENTIAL, *HUGGING_FACE)}
-    return part_of([compared(known[name]) for name in (NAMES[-2:] if quick else NAMES)])
+    return part_of([compared(FAMILIES[name]) for name in (NAMES[-2:] if quick else NAMES)])
 
 
 def part_of(found: Sequence[Compared]) -> Part:
@@ -114,8 +121,8 @@ def part_of(found: Sequence[Compared]) -> Part:
         [
             Claim(
                 "bit-equal",
-                "families whose weights are the same bytes in three cuts, each stage making its own in a process of"
-                " its own, and other bytes with another seed",
+                "families whose weights are the same bytes in three cuts, each made stage by stage in a process of its"
+                " own, and other bytes with another seed",
                 f"{len(found)} of {len(found)}",
                 f"{len(equal)} of {len(found)}",
                 len(equal) == len(found),
@@ -141,3 +148,16 @@ def part_of(found: Sequence[Compared]) -> Part:
         [],
         [f"{each.family}: {', '.join(each.differing)}" for each in found if each.differing],
     )
+
+
+def main() -> None:
+    """Make the weights that the standard input asks for, and print their digests."""
+    torch.set_num_threads(1)
+    asked = json.load(sys.stdin)
+    weights = WeightsFromSeed(job_of(FAMILIES[asked["family"]]), JOB_FILE)
+    found = [digests(weights.only(names), asked["seed"]) for names in asked["stages"]]
+    print(json.dumps({name: digest for each in found for name, digest in each.items()}))
+
+
+if __name__ == "__main__":
+    main()
