@@ -1,6 +1,6 @@
 """A run under continuous attack, in turns with the same run undisturbed: samples/s, memory, and what is lost.
 
-`ravnest run --encrypt` trains two clusters of two stages on this machine, at the pace of its data. Minutes without an
+`ravnest run --encrypt` trains clusters of two stages on this machine, at the pace of its data. Minutes without an
 attack alternate with minutes in which a process of strangers (strangers.py) attacks each port of the run that speaks
 ZeroMQ's protocol. So both are measured in the same run, and neither the machine's speed nor its drift is compared.
 """
@@ -28,12 +28,13 @@ from ravnest.job.config import job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ring_allreduce.transport import LinkShape
 
-JOB_FILE = Path(__file__).parent / "victim_model.py"
+JOB_FILE = Path(__file__).parents[1] / "harness" / "paced_model.py"
 CLI = "from ravnest.cli.main import main; main()"
-MICRO_BATCH, LAYERS = 4, 4
+MICRO_BATCH, LAYERS, READ_S = 4, 4, 0.01
+CLUSTERS, QUICK_CLUSTERS = 2, 1
 PHASE_S, SETTLE_S = 60.0, 5.0
 """The length of a phase, and what passes at its beginning before it counts: connections open and close."""
-QUICK_PHASE_S, QUICK_SETTLE_S = 6.0, 1.0
+QUICK_PHASE_S, QUICK_SETTLE_S = 4.0, 1.0
 START_S, END_S = 180.0, 120.0
 LEAST_RATE, MOST_MIB = 0.97, 32
 MIB = 1 << 20
@@ -52,12 +53,13 @@ class Phase:
     at_once: int = 0
 
 
-def write_plan(folder: Path, minutes: float) -> Path:
-    """A plan of two clusters of two stages for a job that lasts so long."""
+def write_plan(folder: Path, minutes: float, clusters: int) -> Path:
+    """A plan of clusters of two stages for a job that lasts so long. The strangers share the machine's cores with the
+    run, which real ones do not. So it is the reading of a sample that takes time."""
     job = job_from_mapping(
         {
-            "model": {"factory": "victim_model:stack", "args": {"layers": LAYERS}},
-            "data": {"factory": "victim_model:noise"},
+            "model": {"factory": "paced_model:stack", "args": {"layers": LAYERS}},
+            "data": {"factory": "paced_model:slow_noise", "args": {"read_s": READ_S}},
             "loss": "mse",
             "micro_batch": MICRO_BATCH,
             "update_every": 2,
@@ -69,7 +71,7 @@ def write_plan(folder: Path, minutes: float) -> Path:
     )
     captured = capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
     link = LinkShape(125e6, 0.0)
-    given = {"clusters": 2, "stages": 2, "forward_s": 0.01, "link": link, "window": 8}
+    given = {"clusters": clusters, "stages": 2, "forward_s": 0.01, "link": link, "window": 8}
     path = folder / "plan.yaml"
     save_plan(equal_stages(job, JOB_FILE, captured, **given), path)  # type: ignore[arg-type] # of mixed types
     return path
@@ -120,7 +122,7 @@ class Victim:
 
 
 @contextlib.contextmanager
-def victim(folder: Path, minutes: float) -> Iterator[Victim]:
+def victim(folder: Path, minutes: float, clusters: int) -> Iterator[Victim]:
     """Start the run, and yield it once it trains. It is ended by an order to stop, and then has END_S."""
     out = folder / "run"
     command = [
@@ -128,7 +130,7 @@ def victim(folder: Path, minutes: float) -> Iterator[Victim]:
         "-c",
         CLI,
         "run",
-        str(write_plan(folder, minutes)),
+        str(write_plan(folder, minutes, clusters)),
         "--out",
         str(out),
         "--encrypt",
@@ -181,7 +183,8 @@ def phase(run: Victim, members: list[psutil.Process], ports: list[int], *, attac
 def run(*, quick: bool, minutes: float) -> Part:
     """Attack in every other phase, until it was attacked for so many minutes."""
     count = 1 if quick else max(1, round(60 * minutes / PHASE_S))
-    with TemporaryDirectory() as folder, victim(Path(folder), 4 * minutes + 30) as attacked_run:
+    clusters = QUICK_CLUSTERS if quick else CLUSTERS
+    with TemporaryDirectory() as folder, victim(Path(folder), 4 * minutes + 30, clusters) as attacked_run:
         members, ports = attacked_run.members(), attacked_run.ports()
         phases = []
         for attacked in itertools.islice(itertools.cycle([False, True]), 2 * count):
@@ -238,7 +241,7 @@ def judged(phases: list[Phase], lost: list[dict[str, object]], ports: list[int],
     ]
     kinds: list[list[Cell]] = [[kind, count] for kind, count in sorted(opened.items())]
     notes = [
-        f"Two clusters of two stages and a driver on one machine, encrypted, {len(ports)} ports on loopback. Phases of "
+        f"{QUICK_CLUSTERS if quick else CLUSTERS} clusters of two stages and a driver on one machine, encrypted, {len(ports)} ports on loopback. Phases of "
         f"{QUICK_PHASE_S if quick else PHASE_S:.0f} s in turns; the first seconds of each do not count. To read a "
         "sample takes time and no processor, since strangers and run share this machine's cores.",
         "The handshakes that are replayed were recorded on their way, from openings with wrong keys.",

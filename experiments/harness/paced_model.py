@@ -1,10 +1,11 @@
 """What paced stages train: narrow layers, whose own computing takes next to no time, and noise to fit."""
 
+import time
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 WIDTH, MICRO_BATCH = 256, 64
 SAMPLES, HELD_OUT = 8192, 8
@@ -30,3 +31,26 @@ def noise() -> SimpleNamespace:
     x, y = (torch.randn(SAMPLES + HELD_OUT, WIDTH, generator=draw) for _ in range(2))
     parts = [TensorDataset(x[:SAMPLES], y[:SAMPLES]), TensorDataset(x[SAMPLES:], y[SAMPLES:])]
     return SimpleNamespace(train=parts[0], held_out=parts[1], baselines={})
+
+
+class SlowlyRead(Dataset[tuple[Tensor, ...]]):
+    """The samples of another data set, each of which takes `read_s` to read, and next to no computing."""
+
+    def __init__(self, samples: TensorDataset, read_s: float) -> None:
+        self._samples = samples
+        self._read_s = read_s
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(self._read_s)
+        return self._samples[index]
+
+
+def slow_noise(read_s: float) -> SimpleNamespace:
+    """The same noise at the pace of its reading: most of the cores stays idle, for others on the same machine."""
+    made = noise()
+    return SimpleNamespace(
+        train=SlowlyRead(made.train, read_s), held_out=SlowlyRead(made.held_out, read_s), baselines={}
+    )

@@ -6,7 +6,7 @@ back in its next, the mean is encoded once more by who owns it, and all take wha
 that of the rings (ring_allreduce/ring/wire_forms.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import torch
@@ -56,24 +56,40 @@ def run(*, quick: bool) -> Part:
 
 def trained(task: Task, form: RoundWireName, seed: int, rounds: int) -> float:
     """The held-out loss of the anchor after so many rounds."""
-    anchor = task.model(seed)
-    clusters = [task.model(seed) for _ in range(CLUSTERS)]
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=LR) for each in clusters]
-    batches = [task.batches(seed * CLUSTERS + index) for index in range(CLUSTERS)]
-    carries = [torch.zeros_like(flat(anchor)) for _ in range(CLUSTERS + 1)]
+    carries = [torch.zeros_like(flat(task.model(seed))) for _ in range(CLUSTERS + 1)]
     outer = Nesterov(OUTER["lr"], OUTER["momentum"])
-    for _ in range(rounds):
-        for each, optimizer, its_batches in zip(clusters, optimizers, batches, strict=True):
-            updated(task, each, optimizer, its_batches)
+
+    def merged(_: int, parts: dict[int, Tensor]) -> Tensor:
+        return outer(averaged(list(parts.values()), carries, form))
+
+    return task.held_out_loss(trained_in_rounds(task, seed, range(CLUSTERS), rounds, merged), whole=True)
+
+
+def trained_in_rounds(
+    task: Task, seed: int, clusters: Iterable[int], rounds: int, merged: Callable[[int, dict[int, Tensor]], Tensor]
+) -> nn.Module:
+    """Train from a seed, and return the anchor. A cluster's number says which samples it reads.
+
+    `merged` takes the number of a round, from 1, and what each cluster has changed, by its number. It returns what is
+    added to the anchor; a cluster that it removes from what it was given has left.
+    """
+    anchor = task.model(seed)
+    models = {index: task.model(seed) for index in clusters}
+    optimizers = {index: torch.optim.AdamW(each.parameters(), lr=LR) for index, each in models.items()}
+    batches = {index: task.batches(seed * CLUSTERS + index) for index in models}
+    for number in range(1, rounds + 1):
+        for index, each in models.items():
+            updated(task, each, optimizers[index], batches[index])
         before = flat(anchor)
-        mean = averaged([flat(each) - before for each in clusters], carries, form)
-        put(anchor, before + outer(mean))
+        parts = {index: flat(each) - before for index, each in models.items()}
+        put(anchor, before + merged(number, parts))
+        models = {index: models[index] for index in parts}
         for name, buffer in anchor.named_buffers():
             if buffer.is_floating_point():
-                buffer.copy_(torch.stack([dict(each.named_buffers())[name] for each in clusters]).mean(0))
-        for each in clusters:
+                buffer.copy_(torch.stack([dict(each.named_buffers())[name] for each in models.values()]).mean(0))
+        for each in models.values():
             put(each, flat(anchor))
-    return task.held_out_loss(anchor, whole=True)
+    return anchor
 
 
 def updated(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[Batch]) -> None:
