@@ -240,10 +240,11 @@ def judged(phases: list[Phase], lost: list[dict[str, object]], ports: list[int],
         for number, each in enumerate(phases, 1)
     ]
     kinds: list[list[Cell]] = [[kind, count] for kind, count in sorted(opened.items())]
+    clusters, phase_s = (QUICK_CLUSTERS, QUICK_PHASE_S) if quick else (CLUSTERS, PHASE_S)
     notes = [
-        f"{QUICK_CLUSTERS if quick else CLUSTERS} clusters of two stages and a driver on one machine, encrypted, {len(ports)} ports on loopback. Phases of "
-        f"{QUICK_PHASE_S if quick else PHASE_S:.0f} s in turns; the first seconds of each do not count. To read a "
-        "sample takes time and no processor, since strangers and run share this machine's cores.",
+        f"Clusters of two stages and a driver on one machine ({clusters}), encrypted, {len(ports)} ports on loopback. "
+        f"Phases of {phase_s:.0f} s in turns; the first seconds of each do not count. To read a sample takes time and "
+        "no processor, since strangers and run share this machine's cores.",
         "The handshakes that are replayed were recorded on their way, from openings with wrong keys.",
     ]
     tables = [Table("Phases", columns, rows), Table("Strangers", ["kind", "connections"], kinds)]

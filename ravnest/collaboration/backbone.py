@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ from ravnest.collaboration.messages import (
     TransferMessage,
     WelcomeMessage,
 )
+from ravnest.collaboration.spot_checks import SpotChecks
 from ravnest.collaboration.step_owner import (
     CollectOn,
     CommitStep,
@@ -50,6 +52,7 @@ from ravnest.collaboration.step_owner import (
     TimePassed,
 )
 from ravnest.collaboration.step_sum import StepSum
+from ravnest.collaboration.trainer import GRADIENTS
 from ravnest.collaboration.transfers import form_in_words, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
@@ -122,6 +125,7 @@ class Backbone:
         self._verifier = new_identity()
         self._owner = StepOwner(self._trainer.target_batch, self._trainer.step)
         self._sum = StepSum(self._trainer.forms)
+        self._checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
         self._visitors: dict[int, Visitor] = {}
         self._visits = 0
         self._committed_s = self._states_from_s = self._now()
@@ -226,7 +230,7 @@ class Backbone:
         elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.agreed:
             if message.form != form_in_words(self._trainer.forms):
                 raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
-            visitor.agreed = True
+            visitor.agreed, visitor.order = True, message.order
         elif not visitor.joined:
             raise InvalidInput(f"{type(message).__name__} out of turn")
         elif isinstance(message, ProgressMessage):
@@ -279,6 +283,10 @@ class Backbone:
                 return
             assert isinstance(message, TensorMessage | PieceMessage)
             whole = visitor.take(message, event.tensors)
+            if whole is not None and not self._ending and self._owner.counts(visitor.peer, whole.step):
+                assert visitor.person is not None
+                named, gradient = whole.micro_batches, whole.vectors[GRADIENTS]
+                self._checks.require(visitor.person.key, visitor.order, named, gradient, whole.samples)
         except InvalidInput as error:
             assert visitor.person is not None
             visitor.person.refused += 1

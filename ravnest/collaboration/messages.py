@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -15,6 +15,7 @@ CODE_BYTES = 1 << 20
 
 MOST_CODE_FILES = 200
 MOST_TENSORS = 100_000
+MOST_SPANS = 4096
 
 Digest = Annotated[str, at_most(64)]
 Bytes = Annotated[bytes, at_most(256)]
@@ -61,18 +62,22 @@ class RefusedMessage(Message, frozen=True, kw_only=True, tag="refused"):
 
 
 class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
-    """A volunteer has agreed to the code and made the model. `form` says in words what it averages."""
+    """A volunteer has agreed to the code and made the model. `form` says in words what it averages; `order` seeds the
+    order of its samples, so that a micro-batch of it can be computed again."""
 
     form: Digest
+    order: Annotated[str, at_most(128)]
 
 
 class TransferMessage(Message, frozen=True, kw_only=True, tag="transfer"):
-    """A transfer begins: `tensors` vectors, behind which stand `samples` samples."""
+    """A transfer begins: `tensors` vectors, behind which stand `samples` samples. A contribution names its
+    micro-batches, as spans: the number of the first one, and how many follow each other."""
 
     what: What
     step: Count
     tensors: Annotated[int, between(0, MOST_TENSORS)]
     samples: Count
+    micro_batches: Annotated[tuple[tuple[Count, Count], ...], at_most(MOST_SPANS)] = ()
 
 
 class TensorMessage(Message, frozen=True, kw_only=True, tag="tensor"):

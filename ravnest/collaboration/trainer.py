@@ -30,7 +30,7 @@ from ravnest.training.optimizer import (
     learning_rate,
     partition,
 )
-from ravnest.training.sampler import EvaluationBatches, Sampler, derive_seed
+from ravnest.training.sampler import ENDLESS, EvaluationBatches, Sampler, derive_seed
 
 GRADIENTS = "gradients"
 STATISTICS = "statistics"
@@ -80,13 +80,20 @@ class Trainer:
             for config, names in partition(job.optimizer, named)
         ]
         self._named = named
+        if job.spot_check_share and len(self.data.train) == ENDLESS:
+            raise InvalidInput(
+                "a stream is read in its order: no micro-batch of it can be computed again",
+                path=str(job_file),
+                key="spot_check_share",
+            )
         epochs = job.stop.epochs
         samples = job.stop.samples if epochs is None else int(epochs * len(self.data.train))
         self.total_steps = None if samples is None else max(1, math.ceil(samples / self.target_batch))
         """Steps of the whole collaboration; None where it ends by time."""
         learning_rate(job.optimizer.lr, job.optimizer.schedule, 0, self.total_steps)
+        self.order = order
         seed = derive_seed(job.seed, order, 0, 0, "volunteer")
-        self._sampler = Sampler(len(self.data.train), seed, (0.0, 1.0), job.micro_batch)
+        self._sampler = self._sampler_of(order)
         torch.manual_seed(seed & (2**63 - 1))  # dropout is each peer's own
         wire = job.averaging.ring_wire
         elements = sum(one.numel() for one in self._parameters)
@@ -107,7 +114,28 @@ class Trainer:
 
         Raises NotFinite.
         """
-        inputs, target = self.batch(number)
+        return self._compute(*self.batch(number))
+
+    def again(self, order: str, number: int) -> Tensor:
+        """The gradient, flat, of the micro-batch of that number of the peer whose samples have this order, by the
+        weights of this step. It leaves the state as it was, and no gradient. Raises NotFinite."""
+        sampler = self._sampler_of(order)
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
+        try:
+            self._compute(*self.data.train.batch(sampler.batch(number), sampler.epoch(number)))
+            whole = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._parameters]
+            return torch.cat([one.reshape(-1).to("cpu") for one in whole])
+        finally:
+            for one in self._parameters:
+                one.grad = None
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+    def _sampler_of(self, order: str) -> Sampler:
+        seed = derive_seed(self.job.seed, order, 0, 0, "volunteer")
+        return Sampler(len(self.data.train), seed, (0.0, 1.0), self.job.micro_batch)
+
+    def _compute(self, inputs: Inputs, target: Target) -> MicroBatch:
         self.model.train()
         for one in self._parameters:
             one.grad = None

@@ -59,13 +59,16 @@ def pieces(
     vectors: Sequence[tuple[Form, Tensor]],
     weight: float = 1.0,
     residuals: Mapping[str, Tensor] | None = None,
+    micro_batches: Sequence[tuple[int, int]] = (),
 ) -> Iterator[Said]:
     """The messages of one transfer, made while they are taken.
 
     vectors: each with its form, flat. weight: the samples behind a sum (float16 sends the mean). residuals: by name,
-    what a shorter form has lost so far; it is added, and what is lost now is left there.
+    what a shorter form has lost so far; it is added, and what is lost now is left there. micro_batches: those of a sum,
+    as spans.
     """
-    yield TransferMessage(what=what, step=step, tensors=len(vectors), samples=samples), ()
+    named = tuple(micro_batches)
+    yield TransferMessage(what=what, step=step, tensors=len(vectors), samples=samples, micro_batches=named), ()
     for form, vector in vectors:
         yield TensorMessage(name=form.name, dtype=_NAMES[form.dtype], elements=form.elements), ()
         residual = None if residuals is None else residuals.get(form.name)
@@ -87,6 +90,7 @@ class Incoming:
         if began.tensors != len(forms):
             raise InvalidInput(f"a {began.what} has {len(forms)} vectors, not {began.tensors}")
         self.what, self.step, self.samples = began.what, began.step, began.samples
+        self.micro_batches = began.micro_batches
         self.vectors: dict[str, Tensor] = {}
         self._forms = deque(forms)
         given = began.what == "contribution"

@@ -15,6 +15,7 @@ from torch import Tensor
 from ravnest.collaboration.code_bundle import require_safe
 from ravnest.collaboration.messages import (
     MOST_CODE_FILES,
+    MOST_SPANS,
     PROTOCOL,
     AliveMessage,
     ChallengeMessage,
@@ -46,6 +47,7 @@ from ravnest.collaboration.peer_steps import (
     StepOpened,
 )
 from ravnest.collaboration.progress import Report
+from ravnest.collaboration.spot_checks import spans_of
 from ravnest.collaboration.trainer import NotFinite, Trainer
 from ravnest.collaboration.transfers import Incoming, Outgoing, form_in_words, pieces
 from ravnest.errors import InvalidInput, RunFailed
@@ -129,6 +131,7 @@ class Visit:
         self._made_s: float | None = None
         self._micro_batch = 1
         self._losses: list[tuple[float, int]] = []
+        self._counted: list[int] = []  # the numbers of the micro-batches in the sum
         self._waiting: list[LineEvent] = []
 
     def run(self, stop: Callable[[], bool]) -> bool:
@@ -187,7 +190,7 @@ class Visit:
         self._trainer = member.trainer(files, message.job, message.session)
         self._micro_batch = self._trainer.job.micro_batch
         self._lost = {form.name: torch.zeros(form.elements) for form in self._trainer.forms if form.wire != "exact"}
-        self._lines.send(self._line, JoinMessage(form=form_in_words(self._trainer.forms)))
+        self._lines.send(self._line, JoinMessage(form=form_in_words(self._trainer.forms), order=self._trainer.order))
         member.tell(f"joined; takes the state of {len(self._trainer.state_forms(0))} tensors")
 
     def _next(self, *kinds: type[Message]) -> Message:
@@ -279,19 +282,22 @@ class Visit:
             match instruction:
                 case CountMicroBatch():
                     self._trainer.count(self._micro_batch)
+                    self._counted.append(self._member.given.micro_batches - 1)
                 case ReportProgress(step=step, samples=samples, due=now):
                     self._report(step, samples, now)
                 case SendContribution(step=step, samples=samples):
                     if self._losses:
                         self._report(step, samples, due=True)  # the losses belong to this step
                     vectors = self._trainer.contribution()
-                    sent = pieces("contribution", step, samples, vectors, float(samples), self._lost)
+                    named, self._counted = spans_of(self._counted)[:MOST_SPANS], []
+                    sent = pieces("contribution", step, samples, vectors, float(samples), self._lost, named)
                     self._outgoing.put(sent)
                     self._pump()
                     self._member.given.samples += samples
                 case ApplyAverage():
                     self._trainer.apply(self._mean)
                     self._trainer.forget()
+                    self._counted = []
                     self._member.given.steps += 1
 
     def _compute(self) -> None:

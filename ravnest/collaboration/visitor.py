@@ -38,6 +38,8 @@ class Visitor:
     """None until it has proved who it is."""
     agreed: bool = False
     """It has agreed to the code and has made the model."""
+    order: str = ""
+    """Seeds the order of its samples."""
     joined: bool = False
     """It is sent the state, and every average from then on."""
     takes_state: bool = False

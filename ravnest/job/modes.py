@@ -49,6 +49,8 @@ class Moded(Protocol):
     @property
     def target_batch(self) -> int | None: ...
     @property
+    def spot_check_share(self) -> float: ...
+    @property
     def micro_batch(self) -> int: ...
     @property
     def precision(self) -> Precision: ...
@@ -63,6 +65,8 @@ def check_mode(job: Moded) -> None:
     if job.mode == "planned":
         if job.target_batch is not None:
             raise ValueError("target_batch: only mode collaborative has one; a plan has update_every")
+        if job.spot_check_share:
+            raise ValueError("spot_check_share: only mode collaborative checks volunteers")
         return
     if job.target_batch is None:
         raise ValueError("target_batch: mode collaborative needs one: how many samples make a step")

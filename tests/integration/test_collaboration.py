@@ -191,7 +191,7 @@ def said_to_liar(out: Path, home: Path) -> str:
         hello = HelloMessage(protocol=PROTOCOL, name="liar", public_key=identity.public_key, signature=signature)
         lines.send(line, hello)
         next_of(WelcomeMessage)
-        lines.send(line, JoinMessage(form="gradients:146:int8 statistics:0:exact"))
+        lines.send(line, JoinMessage(form="gradients:146:int8 statistics:0:exact", order=""))
         transfer = next_of(TransferMessage)
         assert isinstance(transfer, TransferMessage)
         progress = ProgressMessage(

@@ -34,16 +34,23 @@ micro_batch: 8
 optimizer: {optimizer}
 averaging: {{wire: {wire}}}
 stop: {{samples: {samples}}}
+spot_check_share: {spot_check_share}
 evaluate_every: 64
 """
 
 
 def job_in(
-    folder: Path, *, optimizer: str = "{name: adamw, lr: 1.0e-2}", wire: str = "float32", samples: int = 640
+    folder: Path,
+    *,
+    optimizer: str = "{name: adamw, lr: 1.0e-2}",
+    wire: str = "float32",
+    samples: int = 640,
+    spot_check_share: float = 0.0,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     module = "parts_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]  # no two folders share a module
     (folder / f"{module}.py").write_text(CODE)
     path = folder / "job.yaml"
-    path.write_text(JOB.format(module=module, optimizer=optimizer, wire=wire, samples=samples))
+    given = {"optimizer": optimizer, "wire": wire, "samples": samples, "spot_check_share": spot_check_share}
+    path.write_text(JOB.format(module=module, **given))
     return path

@@ -3,13 +3,16 @@ the ends and the lies that take long to bring about with processes."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ravnest.collaboration import backbone as module
+from ravnest.collaboration import spot_checks
 from ravnest.collaboration.backbone import Backbone
 from ravnest.collaboration.messages import (
+    PROTOCOL,
     ChallengeMessage,
     EndMessage,
     GotMessage,
@@ -34,14 +37,15 @@ from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 class World:
     """A backbone without sockets, and volunteers that say what a test tells them to."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, samples: int = 64) -> None:
-        path = job_in(folder / "job", samples=samples)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, samples: int = 64, **job: Any) -> None:
+        path = job_in(folder / "job", samples=samples, **job)
         self.lines = LinesTwin()
         monkeypatch.setattr(module, "Lines", lambda *_, **__: self.lines)
         self.told: list[str] = []
         self.backbone = Backbone(
             load_job(path), path, folder / "out", listen="127.0.0.1:0", tell=self.told.append, now=self.lines.now
         )
+        self.path = path
         self.trainer = Trainer(load_job(path), path)
 
     def turns(self, count: int) -> bool:
@@ -57,8 +61,8 @@ class World:
         assert isinstance(challenge, ChallengeMessage)
         identity, name = new_identity(), f"v{line}"
         signature = identity.sign(signed_part(challenge.nonce, self.backbone.invitation.backbone_public, name))
-        hello = HelloMessage(protocol=3, name=name, public_key=identity.public_key, signature=signature)
-        for message in (hello, JoinMessage(form=form_in_words(self.trainer.forms))):
+        hello = HelloMessage(protocol=PROTOCOL, name=name, public_key=identity.public_key, signature=signature)
+        for message in (hello, JoinMessage(form=form_in_words(self.trainer.forms), order=name)):
             self.lines.events.append(LineSaid(line, message, ()))
         self.turns(8)
 
@@ -88,6 +92,50 @@ class World:
         vectors = [(form, torch.full((form.elements,), samples * value)) for form in forms]
         for message, tensors in pieces("contribution", self.backbone.step, samples, vectors, float(samples)):
             self.lines.events.append(LineSaid(line, message, tensors))
+
+    def computes(self, line: int, count: int, lie: float = 1.0) -> None:
+        """A contribution of so many micro-batches, by the weights of step 0, times `lie`."""
+        volunteer = Trainer(load_job(self.path), self.path, order=f"v{line}")
+        for number in range(count):
+            volunteer.count(volunteer.compute(number).samples)
+        (form, total), statistics = volunteer.contribution()
+        sent = pieces("contribution", 0, 8 * count, [(form, lie * total), statistics], 8.0 * count, None, [(0, count)])
+        for message, tensors in sent:
+            self.lines.events.append(LineSaid(line, message, tensors))
+
+
+def test_who_turns_its_gradient_is_found_by_a_micro_batch_that_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, samples=640, spot_check_share=1.0)
+    for line in (1, 2):
+        world.joins(line)
+        world.takes_all(line)
+        world.reports(line, 32)
+    world.turns(2)
+    monkeypatch.setattr(spot_checks, "LEAST_LOOKS", 1)
+    for _ in range(3):
+        world.computes(2, 1, lie=-1.0)  # of one micro-batch each single look is exact
+    world.turns(40)
+    assert sum("v2: a contribution was refused: micro-batches" in line for line in world.told) == 3
+    (refused,) = world.lines.said(RefusedMessage, 2)
+    assert isinstance(refused, RefusedMessage)
+    assert "it sends something else than it says" in refused.reason
+    world.computes(1, 8)
+    world.turns(40)
+    assert not world.lines.said(RefusedMessage, 1)
+    assert world.backbone.step == 1, "the other one's gradient was applied"
+
+
+def test_without_checks_nobody_needs_to_name_its_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for share, refused in ((0.0, 0), (1e-9, 1)):
+        world = World(tmp_path / str(share), monkeypatch, samples=640, spot_check_share=share)
+        world.joins(1)
+        world.takes_all(1)
+        world.reports(1, 32)
+        world.gives(1, 32, 0.1)
+        world.turns(20)
+        assert sum("0 micro-batches are named for 32 samples" in line for line in world.told) == refused
 
 
 def test_the_end_waits_until_the_last_average_was_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
