@@ -22,6 +22,9 @@ NEAREST = 10
 REPLICAS = 5
 """Nodes that keep a record: that all of them fail at once, with one node in ten, happens to one record in 100,000."""
 
+MOST_TRIES = 3
+"""How often a search begins in all that hears of nobody: all whom a node knows may have lost a datagram at once."""
+
 PAGES_AT_ONCE = 8
 MOST_PAGES = 512
 """Further answers for the records of one key, of one node."""
@@ -85,16 +88,17 @@ class Search:
         self._thorough = thorough
         self._key = key
         self._pages: dict[Contact, _Pages] = {}
+        self._start: list[Contact] = []
+        self._tries = 0
+        self._heard = False
         self._lookup = Lookup(target, (), count=NEAREST, own_id=core.own_id)
 
     def begin(self, now_s: float) -> None:
         """Start from the nearest nodes of the own table."""
         table = self._core.table
         table.looked_up(self.target, now_s)
-        self._lookup = Lookup(
-            self.target, table.closest(self.target, 2 * NEAREST), count=NEAREST, own_id=self._core.own_id
-        )
-        self.go_on(now_s)
+        self._start = table.closest(self.target, 2 * NEAREST)
+        self._try(now_s)
 
     @property
     def requests(self) -> int:
@@ -116,7 +120,11 @@ class Search:
                 break
             for contact in asked:
                 self._ask(contact, now_s)
-        if not self.ended and self._lookup.finished and not any(one.under_way for one in self._pages.values()):
+        if self.ended or not self._lookup.finished or any(one.under_way for one in self._pages.values()):
+            return
+        if self._start and self._tries < MOST_TRIES and not self._heard:
+            self._core.at(now_s + self._core.requests.timeout_s, self._try)
+        else:
             self.end(now_s, complete=True)
 
     def end(self, now_s: float, *, complete: bool = False) -> None:
@@ -124,6 +132,12 @@ class Search:
         if not self.ended:
             self.ended, self.complete = True, complete
             self._on_end(self, now_s)
+
+    def _try(self, now_s: float) -> None:
+        """Begin from those whom the node knew at first, unless the search was ended meanwhile."""
+        self._tries += 1
+        self._lookup = Lookup(self.target, self._start, count=NEAREST, own_id=self._core.own_id)
+        self.go_on(now_s)
 
     def _ask(self, contact: Contact, now_s: float, skip: int = 0) -> None:
         core = self._core
@@ -166,6 +180,7 @@ class Search:
     def _answered(self, contact: Contact, message: Message, now_s: float) -> None:
         assert isinstance(message, Found)
         core = self._core
+        self._heard = True
         if message.sender != contact.id:
             core.table.failed(contact)  # another node has this address now
             self._lookup.failed(contact)

@@ -1,11 +1,11 @@
 """Whole tables under the virtual clock: what is stored is found, whatever is lost, dies, lies or floods."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ravnest.dht.answering import REPUBLISH_S
 from ravnest.dht.contacts import Address, Contact, key_id
-from ravnest.dht.events import Event, Instruction, MessageArrived, Send, TimePassed
+from ravnest.dht.events import AnswerStore, Event, Instruction, MessageArrived, Send, StoreAsked, TimePassed
 from ravnest.dht.messages import Find, Found, Ping, Request, Store, StoreAnswer
 from ravnest.dht.node import MAINTENANCE_S, HashTableNode
 from ravnest.dht.records import Record, signed_record
@@ -146,7 +146,25 @@ def test_a_node_that_has_lost_everybody_comes_back_by_itself() -> None:
     assert len(lonely.nodes[3].contacts()) == 5
 
 
+def test_a_node_whose_datagrams_were_all_lost_for_a_second_is_answered_all_the_same() -> None:
+    cut = [False]
+
+    def message(sent: Send) -> Send | None:
+        return None if cut[0] else sent
+
+    town = Town(6, on_message=message)
+    cut[0] = True
+    call = town.table.ask(3, lambda call: StoreAsked(call, (entry(b"k"),), 30.0))
+    town.table.run_until(town.table.now_s + 1.0)
+    cut[0] = False
+    answer = town.table.answer(call, 31.0)
+    assert isinstance(answer, AnswerStore)
+    assert answer.stored[0].kept == REPLICAS
+    assert town.values(5, b"k") == [b"v"]
+
+
 @settings(max_examples=6, deadline=None)
+@example(seed=83, loss=0.15, dead=0, liars=2)  # the second knows only the first, whose answers are lost
 @given(
     seed=st.integers(0, 1000), loss=st.sampled_from([0.0, 0.05, 0.15]), dead=st.integers(0, 4), liars=st.integers(0, 4)
 )
