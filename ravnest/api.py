@@ -324,15 +324,16 @@ def evaluate(
         raise InvalidInput(f"must be held_out or train, not {data!r}", key="data")
     if samples is not None and samples < 1:
         raise InvalidInput(f"must be at least 1, not {samples}", key="samples")
-    from ravnest.results.trained_run import open_run, weights_of_run
+    from ravnest.checkpoints.weight_files import open_weights
+    from ravnest.results.trained_run import open_run, open_weights_of_run
 
     opened = open_run(_folder(run), _path(job))
-    weights_path = Path(weights) if weights is not None else weights_of_run(opened)
+    files = open_weights_of_run(opened) if weights is None else open_weights(Path(weights))
     from ravnest.results.evaluation import evaluate
 
     return evaluate(
         opened,
-        weights_path,
+        files,
         data=data,
         samples=samples,
         device=device,

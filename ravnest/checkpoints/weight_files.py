@@ -5,12 +5,14 @@ tensor that nobody asks for is never read.
 """
 
 import json
+import os
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
@@ -49,6 +51,18 @@ class WeightFiles:
         self.stored = stored
         self._open: tuple[Path, Any] | None = None
         self._read_bytes = 0
+        self._held: dict[Path, int] = {}
+
+    def hold(self) -> Self:
+        """Open all files, so that what they hold can be read also after they were removed, and return this object.
+
+        Raises InvalidInput where one cannot be read.
+        """
+        for file in dict.fromkeys(each.file for each in self.stored.values()):
+            with _told(file):
+                self._held[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._held[file])
+        return self
 
     def read(self, name: str) -> Tensor:
         """The tensor of that name. It lies in the mapped file, so its bytes take no memory until they are used.
@@ -59,7 +73,8 @@ class WeightFiles:
         file = self.stored[name].file
         with _told(file):
             if self._open is None or self._open[0] != file or self._read_bytes > MAPPED_BYTES:
-                self._open, self._read_bytes = (file, safe_open(file, framework="pt")), 0
+                place = f"/dev/fd/{self._held[file]}" if file in self._held else file
+                self._open, self._read_bytes = (file, safe_open(place, framework="pt")), 0
             tensor: Tensor = self._open[1].get_tensor(name)
         self._read_bytes += tensor.nbytes
         return tensor

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cluster_planner import Plan, Unit
-from ravnest.checkpoints.weight_files import open_weights
+from ravnest.checkpoints.weight_files import WeightFiles
 from ravnest.driver.stage_setups import evaluating_cluster
 from ravnest.errors import Interrupted, InvalidInput, RunFailed, naming
 from ravnest.factories import user_code
@@ -220,7 +220,7 @@ def chosen_batches(batches: Sequence[range], samples: int | None) -> list[range]
 
 def evaluate(
     run: TrainedRun,
-    weights_path: Path,
+    files: WeightFiles,
     *,
     data: DataSplit = "held_out",
     samples: int | None = None,
@@ -229,10 +229,10 @@ def evaluate(
     progress: Callable[[float], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """The job's loss and metrics with the weights that `weights_path` names.
+    """The job's loss and metrics with the weights in these files.
 
     Arguments:
-        weights_path: a file of weights, or a folder of a checkpoint.
+        files: of one set of weights.
         data: which set to evaluate on.
         samples: how many samples of it, as whole batches from all over it; None: all.
         device: torch's name of the device to compute on.
@@ -253,7 +253,7 @@ def evaluate(
     if captured.costs.fingerprint != run.plan.costs.fingerprint:
         message = "the model that the job makes now is not the one that was trained (its graph or shapes differ)"
         raise InvalidInput(message, path=job_file, key="model")
-    weights = saved_weights(job, job_file, open_weights(weights_path))
+    weights = saved_weights(job, job_file, files)
     dataset, batch = sets.part(data), evaluation_batch(job, captured)
     all_batches = EvaluationBatches(len(dataset), batch, short_last=captured.batch_is_dynamic)
     batches = chosen_batches(all_batches, samples)
@@ -297,7 +297,7 @@ def evaluate(
     is_all = sums.samples == whole
     return Evaluation(
         run.folder.path,
-        weights_path,
+        files.path,
         data,
         sums.samples,
         sums.loss,

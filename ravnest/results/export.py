@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from ravnest.checkpoints.sharded_weights import PART_BYTES, ShardedWeights
 from ravnest.checkpoints.tensor_stream import TensorForm
-from ravnest.checkpoints.weight_files import WeightFiles, open_weights
+from ravnest.checkpoints.weight_files import WeightFiles
 from ravnest.errors import InvalidInput
 from ravnest.job.materials import make_loss, make_model
 from ravnest.job.pretrained import folder_of_initial_weights, saved_weights
 from ravnest.results.tensorboard import to_tensorboard
-from ravnest.results.trained_run import TrainedRun, open_run, weights_of_run
+from ravnest.results.trained_run import TrainedRun, open_run, open_weights_of_run
 from ravnest.splitting.model_source import aliases, huggingface_config, huggingface_generation
 from ravnest.training.loss_parameters import loss_weights
 from ravnest.training.precision import Precision
@@ -218,7 +218,7 @@ def export_run(
     if weights is None and huggingface is None:
         return Exported((), points)
     opened = open_run(run, job_path)
-    files = open_weights(weights_of_run(opened))
+    files = open_weights_of_run(opened)
     written: list[Path] = []
     for target, key, save in ((weights, "weights", save_weights), (huggingface, "huggingface", save_huggingface)):
         if target is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster_planner import Plan, load_plan
 from ravnest.checkpoints.checkpoint import name_of_latest, open_latest
 from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping, load_job
@@ -45,6 +46,25 @@ def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
         message = f"the job's folder {Path(plan.job_file).parent} is gone: name job.yaml where it lies now with --job"
         raise InvalidInput(message, path=str(folder.plan), key="job_file")
     return TrainedRun(folder, plan, job, plan.job_file)
+
+
+def open_weights_of_run(run: TrainedRun) -> WeightFiles:
+    """Open the run's last weights. They can be read to the end although a run that goes on removes older checkpoints.
+
+    Raises InvalidInput as `weights_of_run` does, and where checkpoints are removed sooner than they can be checked.
+    """
+    for _ in range(_TRIES):
+        latest = name_of_latest(run.folder.checkpoints)
+        try:
+            return open_weights(weights_of_run(run)).hold()
+        except InvalidInput:
+            if name_of_latest(run.folder.checkpoints) == latest:
+                raise
+    message = f"{_TRIES} checkpoints were removed before they could be read; wait for the end of the run"
+    raise InvalidInput(message, path=str(run.folder.path))
+
+
+_TRIES = 5
 
 
 def weights_of_run(run: TrainedRun) -> Path:

@@ -53,8 +53,7 @@ def test_metrics_need_no_plan(tmp_path: Path) -> None:
 def test_the_file_that_is_being_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = SimpleNamespace(folder=tmp_path)
     monkeypatch.setattr("ravnest.results.export.open_run", lambda *_: opened)
-    monkeypatch.setattr("ravnest.results.export.weights_of_run", lambda run: run.folder)
-    monkeypatch.setattr("ravnest.results.export.open_weights", lambda path: None)
+    monkeypatch.setattr("ravnest.results.export.open_weights_of_run", lambda run: None)
     for save in ("save_weights", "save_huggingface"):
         monkeypatch.setattr(f"ravnest.results.export.{save}", lambda *_: [])
     result = RUNNER.invoke(app, ["export", "r", "--weights", "mine.safetensors", "--huggingface", "hf"])

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from cluster_planner import save_plan
+from ravnest.checkpoints.weight_files import open_weights
 from ravnest.driver.stage_setups import evaluating_cluster
 from ravnest.errors import Interrupted, InvalidInput
 from ravnest.job.config import Job
@@ -40,7 +41,7 @@ def start(job: Job) -> dict[str, torch.Tensor]:
 
 
 def of_file(run: TrainedRun, **options: Any) -> Evaluation:
-    return evaluate(run, run.folder.weights, **options)
+    return evaluate(run, open_weights(run.folder.weights), **options)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_the_training_set_has_no_baselines(untrained: TrainedRun) -> None:
 def test_other_weights_in_a_narrower_precision_are_taken(untrained: TrainedRun, tmp_path: Path) -> None:
     other = {name: tensor.bfloat16() for name, tensor in start(tiny_job()).items()}
     save_file(other, tmp_path / "other.safetensors")
-    found = evaluate(untrained, tmp_path / "other.safetensors")
+    found = evaluate(untrained, open_weights(tmp_path / "other.safetensors"))
     assert found.loss == pytest.approx(of_file(untrained).loss, rel=1e-2)
     assert found.loss != of_file(untrained).loss
 
@@ -138,10 +139,10 @@ def test_weights_of_another_model_are_refused(untrained: TrainedRun, tmp_path: P
     head = weights.pop("head.bias")
     save_file(weights, tmp_path / "less.safetensors")
     with pytest.raises(InvalidInput, match=r"less\.safetensors: head\.bias: is missing$"):
-        evaluate(untrained, tmp_path / "less.safetensors")
+        evaluate(untrained, open_weights(tmp_path / "less.safetensors"))
     save_file({**weights, "head.bias": head[1:]}, tmp_path / "other.safetensors")
     with pytest.raises(InvalidInput, match=r"head\.bias: has the shape \(10,\); the model's is \(11,\)"):
-        evaluate(untrained, tmp_path / "other.safetensors")
+        evaluate(untrained, open_weights(tmp_path / "other.safetensors"))
 
 
 def test_a_model_that_has_changed_is_refused(untrained: TrainedRun) -> None:

@@ -10,8 +10,10 @@ from safetensors.torch import save_file
 from cluster_planner import save_plan
 from ravnest.checkpoints.checkpoint import CheckpointWriter
 from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.errors import InvalidInput
-from ravnest.results.trained_run import open_run, weights_of_run
+from ravnest.results import trained_run
+from ravnest.results.trained_run import open_run, open_weights_of_run, weights_of_run
 from tests.support.local import JOB_FILE, setups_of, tiny_job
 
 
@@ -84,6 +86,29 @@ def test_the_weights_are_the_last_that_were_made(tmp_path: Path) -> None:
     finish(folder, second)
     shutil.rmtree(folder.checkpoints)
     assert weights_of_run(open_run(folder.path)) == folder.weights
+
+
+def test_weights_are_read_to_the_end_though_the_run_removes_their_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(a_run(tmp_path).path)
+    first = checkpoint(run.folder)
+    opened = open_weights_of_run(run)
+    assert opened.path == first
+    shutil.rmtree(first)
+    name = min(opened.stored)
+    assert opened.read(name).shape == torch.Size(opened.stored[name].shape)
+
+    def removed(path: Path) -> WeightFiles:
+        """The first time the checkpoint is gone, since there is a newer one."""
+        monkeypatch.undo()
+        checkpoint(run.folder)
+        shutil.rmtree(path)
+        return open_weights(path)
+
+    second = checkpoint(run.folder)
+    monkeypatch.setattr(trained_run, "open_weights", removed)
+    assert open_weights_of_run(run).path > second
 
 
 def test_weights_in_parts_are_found_by_their_index(tmp_path: Path) -> None:
