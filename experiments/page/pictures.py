@@ -17,7 +17,7 @@ from ravnest.page.server import PageServer, listen, page_app
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/support/recorded_run"
-SIZES = (("wide", 1360, False, None), ("tablet-dark", 900, True, 75.0), ("phone", 390, False, None))
+SIZES = (("wide", 1360, False, None), ("tablet-dark", 900, True, 36.5), ("phone", 390, False, None))
 """By name: the screen's width, whether it is dark, and the second at which the run is shown; None: its end."""
 _DEADLINE_S = 60.0
 _DRAWN = """

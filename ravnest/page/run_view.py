@@ -88,6 +88,8 @@ class RunView:
             for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True)
         }
         self._stages = {stage.facts.stage: stage for each in self._clusters.values() for stage in each.stages}
+        self._cut_as_planned = True
+        """Whether all clusters are those of the plan with its cuts, so that what a round brings is as planned."""
         self._links, self._experts = LinkViews(plan, self._node_of), ExpertViews()
         self._events: deque[dict[str, object]] = deque(maxlen=MOST_EVENTS)
         self._spares = [{"node": spare.node, "reason": spare.reason} for spare in plan.spares]
@@ -258,6 +260,7 @@ class RunView:
             last = before.get(name)
             facts = StageFacts(name, node, (0, 0), lambda window: 0, 0) if last is None else last.facts
             held = units.get(name, facts.units if last is None else last.units)
+            self._cut_as_planned &= last is not None and held == facts.units
             bytes_ = facts.tensor_bytes(found.largest_window) if held == facts.units and last is not None else None
             stage = StageView(facts, node, held, bytes_)
             found.stages.append(stage)
@@ -317,14 +320,14 @@ class RunView:
         if self._round is None:
             return None
         at_s, last = self._round
-        hop = last.slowest_hop
+        hop, planned = last.slowest_hop, sum(each.facts.round_bytes for each in self._stages.values())
         return {
             "committed": last.round,
             "age_s": max(0.0, now_s - at_s),
             "seconds": last.seconds,
             "samples_since": max(0, self._samples - last.samples),
             "bytes": sum(last.received.values()) if last.received else None,
-            "planned_bytes": sum(stage.facts.round_bytes for stage in self._stages.values()),
+            "planned_bytes": planned if self._cut_as_planned else None,
             "slowest_hop": None if hop is None else self._links.row(hop.sender, hop.receiver, hop.bytes_per_s),
         }
 
@@ -360,7 +363,9 @@ class RunView:
             "round_trip_s": found.round_trip_s,
             "planned_round_trip_s": found.planned_round_trip_s,
             "max_staleness": max([stage.max_staleness for stage in found.stages], default=0),
-            "stages": [stage.document(stage.state(cluster, now_s)) for stage in found.stages],
+            "stages": [
+                each.document(each.state(cluster, now_s), as_planned=self._cut_as_planned) for each in found.stages
+            ],
         }
 
     def curves(self) -> dict[str, object]:

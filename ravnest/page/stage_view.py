@@ -81,8 +81,8 @@ class StageView:
         bubble = self.shares.get("bubble", 0.0)
         return "waits" if bubble > max(_WAITS, self.shares.get("compute", 0.0)) else "works"
 
-    def document(self, state: str) -> dict[str, object]:
-        """Everything about it, as plain data."""
+    def document(self, state: str, *, as_planned: bool = True) -> dict[str, object]:
+        """Everything about it, as plain data. `as_planned`: whether the rings of rounds are those of the plan."""
         cause = max(self.waiting, key=lambda each: self.waiting[each], default=None)
         named = cause is not None and self.waiting[cause] >= _NAMED
         return {
@@ -102,7 +102,7 @@ class StageView:
             "planned_tensor_bytes": self.planned_bytes,
             "process_bytes": self.process_bytes,
             "round_bytes": self.round_bytes,
-            "planned_round_bytes": self.facts.round_bytes,
+            "planned_round_bytes": self.facts.round_bytes if as_planned else None,
             "splits_backward": self.splits,
         }
 

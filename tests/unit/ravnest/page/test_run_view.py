@@ -167,6 +167,8 @@ def test_a_cluster_that_is_cut_anew_has_other_stages(told: Told) -> None:
     ]
     told.event(8.0, report.ClusterReplacedEvent("c1", {"c1.s0": "tower"}, 3, 3.0, 0))  # which names no units
     (stage,) = told.cluster("c1")["stages"]
+    told.event(9.0, report.RoundCommittedEvent(3, 100, 1.0, None, {}))
+    assert (told.document()["rounds"]["planned_bytes"], stage["planned_round_bytes"]) == (None, None)
     assert (stage["units"], stage["planned_tensor_bytes"]) == ([0, 5], None)
 
 
