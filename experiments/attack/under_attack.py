@@ -80,8 +80,9 @@ def write_plan(folder: Path, minutes: float, clusters: int) -> Path:
 class Victim:
     """The run, from outside."""
 
-    def __init__(self, process: "subprocess.Popen[str]", out: Path) -> None:
-        self._process = process
+    def __init__(self, process: "subprocess.Popen[bytes]", out: Path, said: Path) -> None:
+        """`said`: the file of what it prints, which nobody else reads. In a pipe it would stop when that is full."""
+        self._process, self._said = process, said
         self._metrics = out / "metrics.jsonl"
 
     def lines(self) -> list[dict[str, object]]:
@@ -117,14 +118,14 @@ class Victim:
     def require_running(self) -> None:
         """Raises RuntimeError when the run has ended."""
         if self._process.poll() is not None:
-            said = self._process.stderr.read()[-2000:] if self._process.stderr else ""
+            said = self._said.read_text(encoding="utf-8", errors="replace")[-2000:]
             raise RuntimeError(f"ravnest run ended with {self._process.returncode}: {said}")
 
 
 @contextlib.contextmanager
 def victim(folder: Path, minutes: float, clusters: int) -> Iterator[Victim]:
     """Start the run, and yield it once it trains. It is ended by an order to stop, and then has END_S."""
-    out = folder / "run"
+    out, said = folder / "run", folder / "said.log"
     command = [
         sys.executable,
         "-c",
@@ -136,9 +137,12 @@ def victim(folder: Path, minutes: float, clusters: int) -> Iterator[Victim]:
         "--encrypt",
         "--json",
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with (
+        said.open("wb") as file,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, cwd=ROOT) as process,
+    ):
         try:
-            found, end_s = Victim(process, out), time.monotonic() + START_S
+            found, end_s = Victim(process, out, said), time.monotonic() + START_S
             while not found.samples():
                 found.require_running()
                 if time.monotonic() > end_s:
@@ -148,7 +152,7 @@ def victim(folder: Path, minutes: float, clusters: int) -> Iterator[Victim]:
         finally:
             process.send_signal(2)  # as Ctrl-C: a checkpoint, and the end
             try:
-                process.communicate(timeout=END_S)
+                process.wait(timeout=END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
