@@ -166,38 +166,63 @@ def test_frames_without_a_handshake_end_the_connection(make):
     assert_only_a_member_is_heard(make, listener, [])
 
 
-def test_what_crosses_the_network_cannot_be_read_there(make):
-    """A relay that sees every byte, in both directions, and finds neither token nor words nor tensor."""
-    listener, friend, seen = member(make, "b"), member(make, "a"), bytearray()
+@contextlib.contextmanager
+def relayed(port):
+    """A relay of one connection to `port` that keeps every byte: its own port, what was said, and what was answered."""
+    said, answered = bytearray(), bytearray()
     relay = socket.create_server(("127.0.0.1", 0))
     relay.settimeout(DEADLINE_S)
 
-    def pass_on(come_from, go_to):
-        while data := come_from.recv(65536):
-            seen.extend(data)
-            go_to.sendall(data)
+    def pass_on(come_from, go_to, seen):
+        with contextlib.suppress(OSError):  # a side has closed
+            while data := come_from.recv(65536):
+                seen.extend(data)
+                go_to.sendall(data)
 
     def serve():
         inside, _ = relay.accept()
-        outside = socket.create_connection((listener.address.host, listener.address.pipeline_port), DEADLINE_S)
-        for one, other in ((inside, outside), (outside, inside)):
+        outside = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+        for one, other, seen in ((inside, outside, said), (outside, inside, answered)):
             one.settimeout(DEADLINE_S)
-            threading.Thread(target=lambda o=one, t=other: quietly(pass_on, o, t), daemon=True).start()
-
-    def quietly(do, *arguments):
-        with contextlib.suppress(OSError):  # a side has closed
-            do(*arguments)
+            threading.Thread(target=pass_on, args=(one, other, seen), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
-    friend.connect({"b": PeerAddress("127.0.0.1", relay.getsockname()[1], listener.address.bulk_port)})
-    listener.connect({"a": friend.address})
+    with relay:
+        yield relay.getsockname()[1], said, answered
+
+
+def test_what_crosses_the_network_cannot_be_read_there(make):
+    """A relay that sees every byte, in both directions, and finds neither token nor words nor tensor."""
+    listener, friend = member(make, "b"), member(make, "a")
     body = struct.pack("<8d", *range(8))
-    friend.send("b", Lane.PIPELINE, Note(text=SECRET_WORDS.decode()), [torch.arange(8.0, dtype=torch.float64)])
-    assert poll_until(listener, bool)[0].message.text == SECRET_WORDS.decode()
-    relay.close()
+    with relayed(listener.address.pipeline_port) as (port, said, answered):
+        friend.connect({"b": PeerAddress("127.0.0.1", port, listener.address.bulk_port)})
+        listener.connect({"a": friend.address})
+        friend.send("b", Lane.PIPELINE, Note(text=SECRET_WORDS.decode()), [torch.arange(8.0, dtype=torch.float64)])
+        assert poll_until(listener, bool)[0].message.text == SECRET_WORDS.decode()
+    seen = bytes(said + answered)
     assert len(seen) > len(SECRET_WORDS) + len(body)
     for clear in (SECRET_WORDS, TOKEN, TOKEN.hex().encode(), body, PAIRS["a"].secret.encode()):
         assert clear not in seen
+
+
+def test_a_recorded_connection_of_a_member_is_not_heard_a_second_time(make):
+    """All that a member has said, handshake and messages, said again by somebody who has recorded it."""
+    listener, friend = member(make, "b"), member(make, "a")
+    with relayed(listener.address.pipeline_port) as (port, said, _):
+        friend.connect({"b": PeerAddress("127.0.0.1", port, listener.address.bulk_port)})
+        listener.connect({"a": friend.address})
+        friend.send("b", Lane.PIPELINE, Note(number=7))
+        assert [delivery.message.number for delivery in poll_until(listener, bool)] == [7]
+        recorded = bytes(said)
+    assert len(recorded) > 200
+    with socket.create_connection(("127.0.0.1", listener.address.pipeline_port), timeout=5) as stranger:
+        stranger.sendall(recorded)
+        end = time.monotonic() + DEADLINE_S
+        with contextlib.suppress(ConnectionError):
+            while stranger.recv(4096):
+                assert time.monotonic() < end
+    assert poll_quietly(listener) == []
 
 
 def test_mistakes_are_told_before_anything_is_bound_or_sent(make):
