@@ -99,7 +99,7 @@ def test_a_finished_run_shows_its_loss_its_plan_and_what_happened(driver: Any, s
     summary = json.loads((shown.run / "summary.json").read_text())
     assert texts(driver, "#state") == ["finished"]
     assert f"{summary['held_out_loss']:.3f}" in texts(driver, "#tiles .big")
-    assert texts(driver, "#loss-legend span") == ["c0", "c1", "held-out"]
+    assert texts(driver, "#loss-legend span") == ["c0", "c1", "joined0", "held-out"]  # the third was made on the way
     losses = driver.execute_script("return curves.loss.c0.map((p) => p[2])")
     assert losses[-1] < 0.7 * losses[0]
     assert len(driver.find_elements(By.CSS_SELECTOR, "#plan .stage")) == 6
