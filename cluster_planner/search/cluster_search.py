@@ -11,7 +11,7 @@ ones hill climbing starts (whole_plans.py). More than large_fleets.LARGEST nodes
 The best plan worked out is kept. Each step is told as a `Step`, for those who want to know why a plan is as it is.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -28,6 +28,7 @@ from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
+from cluster_planner.search.partitions import best_partitions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.starting_groups import RESTARTS
@@ -53,10 +54,6 @@ ESTIMATES_PER_NODE = 40
 
 EXHAUSTIVE_NODES = 7
 
-KEPT = 3
-"""The number of best divisions of each set that are kept."""
-
-
 KEPT_STARTS = 8
 """The number of best plans, of all starts, that are remembered to climb from."""
 
@@ -75,6 +72,11 @@ LARGE_STARTS = 8
 
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
+
+PARTS_SEARCHED = 3
+"""The number of parts of a fleet of up to FEW_NODES nodes that are searched by themselves, beside those of up to
+EXHAUSTIVE_NODES nodes: those whose groupings are worth most.
+"""
 
 ACROSS = 4
 """The number of plans with stages of neighbours that are worked out, of those that are worth most roughly."""
@@ -113,10 +115,14 @@ Tell = Callable[[Step], None]
 
 
 class Search:
-    """One search for clusters, which `best` runs."""
+    """One search for clusters, which `best` runs. `within`: whether it is one of a part of the fleet, within
+    the search of all; such a search looks at no parts of its own, and climbs less.
+    """
 
-    def __init__(self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell) -> None:
-        self._problem, self._tell = problem, tell
+    def __init__(
+        self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell, *, within: bool = False
+    ) -> None:
+        self._problem, self._tell, self._within = problem, tell, within
         self._context = SearchContext(problem, memory_fit)
         self._rules = problem.fleet.rules
         self._assembler = Assembler(problem.fleet, spans, self._context.few, problem.least)
@@ -145,7 +151,8 @@ class Search:
         else:
             self._alone()
             self._across()
-            self._parts()
+            if not self._within:
+                self._parts()
             self._climb()
         return self._best
 
@@ -206,12 +213,14 @@ class Search:
                 self._keep("one node", [((i,),)], node.name)
 
     def _parts(self) -> None:
-        """Offer plans of parts of the fleet: of small ones what a search by themselves finds, of larger ones plans with
-        the numbers of clusters that are estimated to be best; of those none whose bound is not above the best plan.
+        """Offer plans of parts of the fleet: of each those with the numbers of clusters that are estimated to be best,
+        and of small and of promising ones what a search by themselves finds; of those none whose bound is not above
+        the best plan.
         """
         problem = self._problem
         few = len(problem.able) <= FEW_NODES
         count, step = (PART_STARTS, 1) if few else (1, 2)
+        larger: list[tuple[float, str, Group]] = []
         for words, nodes in parts_of(problem.fleet, problem.able):
             if not self._rules.pinned <= set(nodes):
                 continue
@@ -220,11 +229,18 @@ class Search:
             starts = self._grouped(nodes, islice(_counts(len(nodes), problem.least), 0, None, step), 1)
             worth = self._keep("parts", self._promising(starts, count), words)
             if len(nodes) > EXHAUSTIVE_NODES:
-                continue
-            if len(problem.able) <= FEW_NODES or worth >= HOPEFUL * self._best_objective:
-                part = Search(replace(problem, able=nodes), self._spans, self._memory_fit, _unheard)
-                if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
-                    self._offer("parts", found.clusters, words)
+                larger.append((worth, words, nodes))
+            elif few or worth >= HOPEFUL * self._best_objective:
+                self._part(words, nodes)
+        if few:
+            for _, words, nodes in sorted(larger, key=lambda one: -one[0])[:PARTS_SEARCHED]:
+                self._part(words, nodes)
+
+    def _part(self, words: str, nodes: Group) -> None:
+        """Offer what a search of these nodes by themselves finds."""
+        part = Search(replace(self._problem, able=nodes), self._spans, self._memory_fit, _unheard, within=True)
+        if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
+            self._offer("parts", found.clusters, words)
 
     def _across(self) -> None:
         """Offer plans whose stages are groups of neighbours. Rules are about clusters, so there are none."""
@@ -255,6 +271,7 @@ class Search:
         climber = WholePlans(*given, few=self._context.fine)
         large = TRIES_IN_BLOCKS if len(names) > LARGEST else min(TRIES_PER_NODE * len(names), TRIES_LARGE)
         tries = TRIES if len(names) <= FEW_NODES else large
+        tries = tries // 4 if self._within else tries
         if self._best is not None:
             self._remember(self._best_objective, self._best.clusters)
         first = [
@@ -365,36 +382,3 @@ def _counts(nodes: int, least: int) -> Iterator[int]:
         counts.append(k)
         k = k + 1 if k < EVERY_K else k + k // 4
     return reversed(counts)
-
-
-def best_partitions(
-    nodes: Sequence[int],
-    clusters: int,
-    least: int,
-    value_of: Callable[[Group], float],
-    optional: Collection[int] = (),
-) -> tuple[tuple[Group, ...], ...]:
-    """Return up to KEPT divisions of all nodes, but for some that are `optional`, into so many groups of `least` or
-    more, best first; groups worth 0 are none.
-    """
-    everyone = (1 << len(nodes)) - 1
-    groups = {
-        bits: tuple(node for i, node in enumerate(nodes) if bits >> i & 1)
-        for bits in range(1, everyone + 1)
-        if bits.bit_count() >= least
-    }
-    values = {bits: value for bits, group in groups.items() if (value := value_of(group)) > 0}
-    left_out = sum(1 << i for i, node in enumerate(nodes) if node in optional)
-    best: dict[int, list[tuple[float, tuple[int, ...]]]] = {
-        bits: [(0.0, ())] for bits in range(everyone + 1) if not bits & ~left_out
-    }
-    for _ in range(clusters):
-        found: dict[int, list[tuple[float, tuple[int, ...]]]] = {}
-        for done, ways in best.items():
-            first = (done + 1) & ~done  # the lowest node that no group has yet
-            for bits, value in values.items():
-                if bits & done or not bits & first:
-                    continue
-                found.setdefault(done | bits, []).extend((value + worth, (*way, bits)) for worth, way in ways)
-        best = {done: sorted(ways, reverse=True)[:KEPT] for done, ways in found.items()}
-    return tuple(tuple(groups[bits] for bits in way) for _, way in best.get(everyone, []))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import ROOT, Cell, Part, Report
-from experiments.plan_quality import neighbours, parts, public_worlds, ranking, rehearsed
+from experiments.plan_quality import neighbours, never_worse, parts, public_worlds, ranking, rehearsed
 
 PARTS = [
     "brute_force",
     "brute_force_hard",
+    "never_worse",
     "baselines",
     "scaling",
     "worlds_1.3B",
@@ -21,9 +22,9 @@ PARTS = [
 ]
 
 INTRO = (
-    "How good are the planner's plans, and how long does it take? `brute_force…`, `baselines`, `scaling` and "
-    "`worlds_…` judge by the planner's own prediction and objective; how true these are, `rehearsed` and `neighbours` "
-    "tell."
+    "How good are the planner's plans, and how long does it take? `brute_force…`, `never_worse`, `baselines`, "
+    "`scaling` and `worlds_…` judge by the planner's own prediction and objective; how true these are, `rehearsed` and "
+    "`neighbours` tell."
 )
 
 
@@ -61,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "brute_force_hard": partial(parts.hard_brute_force, quick=asked.quick),
+        "never_worse": partial(never_worse.measure, quick=asked.quick),
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
         "worlds_1.3B": partial(worlds, "1.3B"),

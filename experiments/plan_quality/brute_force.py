@@ -1,6 +1,7 @@
 """The best plan of a small fleet, by looking at all of them: the oracle that the planner is compared with.
 
-Decides by branch and bound, exactly: every set of disjoint groups, every order of every group, every cut. A pipeline
+Decides by branch and bound, exactly: every set of disjoint groups, every order of every group, every cut, and which
+stages recompute where the job leaves that open. A pipeline
 without averaging is never slower than with it, so the sum of such values bounds what pipelines can be worth together;
 only what could beat the best so far is predicted as a whole. Windows follow from the pipelines by the planner's rule,
 and rings are exact for so few members. Pure.
@@ -8,6 +9,7 @@ and rings are exact for so few members. Pure.
 
 import heapq
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +25,7 @@ from cluster_planner import (
     predict,
 )
 from cluster_planner.pipeline.best_pipeline import Pipeline, timed
+from cluster_planner.pipeline.memory_fit import recomputing
 
 MOST_PREDICTED = 4000
 """Plans predicted for one fleet, at most; beyond, the answer is not the proven best."""
@@ -70,12 +73,24 @@ def _pipelines(fleet: Fleet, spans: SpanCosts, group: Sequence[str]) -> Iterator
     for inner in itertools.combinations(range(1, spans.count), len(group) - 1):
         cuts = list(itertools.pairwise((0, *inner, spans.count)))
         for order in itertools.permutations(group):
-            stages = tuple(Stage(name, cut) for name, cut in zip(order, cuts, strict=True))
-            if all(
-                spans.stage_memory_bytes(*stage.units, (i, len(stages)), 1) <= fleet.node(stage.node).memory_bytes
-                for i, stage in enumerate(stages)
-            ):
+            plain = tuple(Stage(name, cut) for name, cut in zip(order, cuts, strict=True))
+            for stages in _ways(fleet, spans, plain):
                 yield timed(fleet, spans, stages, 0.0)
+
+
+def _ways(fleet: Fleet, spans: SpanCosts, plain: Sequence[Stage]) -> Iterator[tuple[Stage, ...]]:
+    """Yield these stages with every choice of those that recompute that can be the best: recomputing costs time, so
+    with each window only those do for which memory is short otherwise.
+    """
+    windows = {1}
+    if spans.workload.activation_checkpointing == "auto" and not spans.workload.is_synchronous:
+        for i, stage in enumerate(plain):
+            room, place = fleet.node(stage.node).memory_bytes, (i, len(plain))
+            every = range(1, spans.workload.largest_window + 1)
+            fits = bisect_left(every, True, key=lambda w: spans.stage_memory_bytes(*stage.units, place, w) > room)
+            windows |= {fits + 1} if fits < len(every) else set()
+    ways = (recomputing(fleet, spans, plain, window) for window in sorted(windows))
+    yield from dict.fromkeys(way for way in ways if way is not None)
 
 
 def _disjoint(groups: Sequence[tuple[str, ...]], count: int) -> Iterator[tuple[tuple[str, ...], ...]]:

@@ -10,21 +10,38 @@ Case = tuple[Fleet, ModelCosts, Workload]
 
 
 def tight_case(seed: int, most_nodes: int = 6) -> Case:
-    """A small case of 1f1b whose nodes have a fifth of the memory, beside what the process takes."""
+    """A small case of 1f1b in tight memory."""
     fleet, costs, work = small_case(seed, most_nodes)
+    return _tight(fleet, work), costs, replace(work, schedule="1f1b", max_staleness=0)
+
+
+def recomputing_case(seed: int, most_nodes: int = 6) -> Case:
+    """A small asynchronous case in tight memory, in which stages may recompute."""
+    fleet, costs, work = small_case(seed, most_nodes)
+    return _tight(fleet, work), costs, replace(work, activation_checkpointing="auto")
+
+
+def starving_case(seed: int, most_nodes: int = 6) -> Case:
+    """A small case with rounds of 64 samples, for which its links have too little room."""
+    fleet, costs, work = small_case(seed, most_nodes)
+    return fleet, costs, replace(work, average_every=64)
+
+
+HARD = (tight_case, starving_case, recomputing_case)
+
+
+def hard_case(seed: int, most_nodes: int = 6) -> Case:
+    """These hard cases in turn."""
+    return HARD[seed % len(HARD)](seed // len(HARD), most_nodes)
+
+
+def _tight(fleet: Fleet, work: Workload) -> Fleet:
+    """Return the fleet whose nodes have a fifth of their memory, beside what the process takes."""
     nodes = tuple(
         replace(node, memory_bytes=round(work.process_bytes + 0.2 * (node.memory_bytes - work.process_bytes)))
         for node in fleet.nodes
     )
-    return replace(fleet, nodes=nodes), costs, replace(work, schedule="1f1b", max_staleness=0)
-
-
-def hard_case(seed: int, most_nodes: int = 6) -> Case:
-    """In turn a case of 1f1b in tight memory, and one whose rounds of 64 samples starve."""
-    if seed % 2 == 0:
-        return tight_case(seed // 2, most_nodes)
-    fleet, costs, work = small_case(seed // 2, most_nodes)
-    return fleet, costs, replace(work, average_every=64)
+    return replace(fleet, nodes=nodes)
 
 
 def small_case(seed: int, most_nodes: int = 7) -> Case:

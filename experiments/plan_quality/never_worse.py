@@ -1,0 +1,133 @@
+"""Is a plan ever worth less than that of a part of its fleet?
+
+Random fleets of unequal nodes in badly joined regions are planned, and so is each part of theirs that the search names
+(cluster_planner/search/fleet_parts.py): every region alone, the fleet without one region, without its slowest node by
+speed or by links, its fastest parts; and each node by itself. Decides the ranges. All by the planner's own objective.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan, RegionLink, Unit, Workload, make_plan
+from cluster_planner.search.fleet_parts import parts_of
+from experiments.harness.report import Cell, Claim, Part, Table
+
+FLEETS = 16
+NODES = (9, 41)
+"""The least number of nodes of a fleet, and the first that is too large."""
+AVERAGE_EVERY = (64, 512, 4096)
+
+
+def random_case(seed: int) -> tuple[Fleet, ModelCosts, Workload]:
+    """Unequal nodes in two to four regions, some of them badly joined, and a model of eight units that most hold."""
+    random = np.random.default_rng(seed)
+    regions = [f"r{i}" for i in range(random.integers(2, 5))]
+    nodes = tuple(
+        Node(
+            name=f"n{i}",
+            flops_per_s=float(random.uniform(2e9, 3e10)),
+            memory_bytes=round(random.uniform(2e8, 9e8)),
+            up_bytes_per_s=float(random.choice([3e5, 2.5e6, 2.5e7])),
+            down_bytes_per_s=float(random.choice([2.5e6, 5e7])),
+            region=regions[i % len(regions)],
+        )
+        for i in range(random.integers(*NODES))
+    )
+    links = tuple(
+        RegionLink(a, b, 0.003, 5e7)
+        if a == b
+        else RegionLink(a, b, float(random.uniform(0.02, 0.2)), float(random.choice([2.5e5, 2.5e6, 2.5e7])))
+        for i, a in enumerate(regions)
+        for b in regions[i:]
+    )
+    units = tuple(
+        Unit(
+            name=f"u{i}",
+            flops=float(random.uniform(2e7, 2e8)),
+            parameter_bytes=round(random.uniform(1e5, 4e6)),
+            saved_bytes=10**5,
+            boundary_bytes=30_000,
+            boundary_gradient_bytes=30_000,
+        )
+        for i in range(8)
+    )
+    work = Workload(
+        micro_batch=4,
+        update_every=8,
+        max_staleness=1,
+        average_every=int(random.choice(AVERAGE_EVERY)),
+        max_lag=1,
+        optimizer_state_bytes_per_parameter_byte=2.0,
+        process_bytes=10**8,
+    )
+    return Fleet(nodes, (), links), ModelCosts(units, "random"), work
+
+
+def of_nodes(fleet: Fleet, numbers: tuple[int, ...]) -> Fleet:
+    """Return the part of a fleet that has these nodes."""
+    nodes = tuple(fleet.nodes[i] for i in numbers)
+    here = {node.region for node in nodes}
+    return replace(fleet, nodes=nodes, regions=tuple(r for r in fleet.regions if {r.a, r.b} <= here))
+
+
+def _parts(fleet: Fleet) -> Iterator[tuple[str, tuple[int, ...]]]:
+    everyone = tuple(range(len(fleet.nodes)))
+    yield from parts_of(fleet, everyone)
+    yield from ((f"{name} alone", (i,)) for i, name in enumerate(fleet.names))
+
+
+def _worth(fleet: Fleet, costs: ModelCosts, work: Workload) -> float:
+    try:
+        return make_plan(fleet, costs, work, job={}, job_file="job.yaml").predicted.objective
+    except NoFeasiblePlan:
+        return 0.0
+
+
+def measure(*, quick: bool) -> Part:
+    """All fleets; with `quick` one."""
+    began_s = time.process_time()
+    rows: list[list[Cell]] = []
+    shares: list[float] = []
+    planned = 0
+    for seed in range(1 if quick else FLEETS):
+        fleet, costs, work = random_case(seed)
+        at_s = time.process_time()
+        whole = _worth(fleet, costs, work)
+        spent_s = time.process_time() - at_s
+        worths = [(_worth(of_nodes(fleet, part), costs, work), words) for words, part in _parts(fleet)]
+        most, words = max(worths)
+        planned += len(worths)
+        shares.append(most / whole if whole > 0 else 1.0 + (most > 0))
+        rows.append([seed, len(fleet.nodes), work.average_every, whole, words, shares[-1], spent_s])
+        print("never_worse:", *rows[-1], file=sys.stderr, flush=True)
+    worst = max(shares)
+    return Part(
+        name="never_worse",
+        title="Random fleets: the plan of the whole against those of its parts",
+        claims=[
+            Claim(
+                "parts",
+                "worth of the best part over that of the whole, at most",
+                "≤ 1",
+                f"{worst:.4f}; more than the whole's in {sum(share > 1 + 1e-9 for share in shares)} of {len(shares)}",
+                worst <= 1 + 1e-9,
+            )
+        ],
+        tables=[
+            Table(
+                "By fleet",
+                ["seed", "nodes", "average_every", "worth", "best part", "its worth over the whole's", "seconds"],
+                rows,
+            )
+        ],
+        panels=[],
+        notes=[
+            f"{planned} parts were planned: regions alone, fleets without one region or without the slowest node, the "
+            "fastest parts, and each node.",
+            f"Processor time of this part: {time.process_time() - began_s:.0f} s.",
+        ],
+    )

@@ -1,0 +1,22 @@
+import pytest
+
+from experiments.plan_quality import never_worse
+from experiments.plan_quality.never_worse import NODES, measure, of_nodes, random_case
+
+
+def test_the_same_seed_gives_the_same_fleet_and_parts_keep_their_regions_links() -> None:
+    fleet, costs, work = random_case(3)
+    assert (fleet, costs, work) == random_case(3)
+    assert NODES[0] <= len(fleet.nodes) < NODES[1]
+    here = {fleet.nodes[i].region for i in (0, 1)}
+    part = of_nodes(fleet, (0, 1))
+    assert part.names == fleet.names[:2]
+    assert {region for link in part.regions for region in (link.a, link.b)} == here
+
+
+@pytest.mark.parametrize(("part_worth", "held"), [(1.0, True), (1.01, False)])
+def test_a_part_that_is_worth_more_is_told(part_worth: float, held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = len(random_case(0)[0].nodes)
+    monkeypatch.setattr(never_worse, "_worth", lambda fleet, *_: 1.0 if len(fleet.nodes) == nodes else part_worth)
+    (claim,) = measure(quick=True).claims
+    assert claim.held is held
