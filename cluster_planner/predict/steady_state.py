@@ -6,12 +6,15 @@ the round goes on at their full rate. With R the samples/s without averaging, E 
 host's uplink (downlink) the part p of the time that pipelines fill it and the seconds a that a round takes of it:
 
     opened    t = E / R                     E = average_every, or one update of every cluster if that is more
-    interval  I = max( t,  t·p + a + h/max_lag of every host in a ring,  v + h/max_lag,  w/max_lag,  slowest update )
+    interval  I = max( t,  B + h of every host in a ring,  v + h,  w,  slowest update ),  B = t·p + a, with max_lag 1
+              I = max( t,  B, (B + h)/max_lag,  v, (v + h)/max_lag,  w/max_lag,  slowest update ),  with more
 
 so R·t / I is made. v is for how long the link of one pair sends, h how much later the last of all flows has come, w a
-chunk's way around. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop after an
-update, one earlier than another. Where they wait at a host, its cluster is taken to stop (C − 1) / (2·(C + 1)) of its
-update after t, the last of C moments spread evenly about it, as far as that does not double the wait.
+chunk's way around. With a larger `max_lag` links send the next round meanwhile, so nothing is lost where one round's
+last bytes are on their way. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop
+after an update, one earlier than another. Where they wait at a host with `max_lag` 1, its cluster is taken to stop
+(C − 1) / (2·(C + 1)) of its update after t, the last of C moments spread evenly about it, as far as that does not
+double the wait.
 
 Where a round takes about t, within an update, clusters wait for the ends of each other's updates as well, which is
 walked (rounds_walk.py).
@@ -136,14 +139,17 @@ class PipelineArrays:
             return Pace(rates, float("inf"))
         updates = work.update_every * periods
         opened_s = work.round_samples(len(rates)) / float(rates.sum())
-        last_hop_s = alone.last_hop_s / work.max_lag
         sends = self.through_host(self.averaged_up + self.averaged_down) > 0
         busy_s = self._busy_s(periods, opened_s)
-        later = (len(rates) - 1) / (2 * (len(rates) + 1))
-        stopping_s = self._busy_s(periods, opened_s + later * updates) - busy_s
-        busy_s += np.where(sends, last_hop_s + np.clip(busy_s - opened_s, 0.0, stopping_s), 0.0)
+        if work.max_lag == 1:
+            later = (len(rates) - 1) / (2 * (len(rates) + 1))
+            stopping_s = self._busy_s(periods, opened_s + later * updates) - busy_s
+            idle_s = alone.last_hop_s + np.clip(busy_s - opened_s, 0.0, stopping_s)
+        else:  # the next round is sent meanwhile
+            idle_s = np.maximum(0.0, (busy_s + alone.last_hop_s) / work.max_lag - busy_s)
+        busy_s += np.where(sends, idle_s, 0.0)
         at, late = int(busy_s.argmax()), int(updates.argmax())
-        by_itself = max(alone.sending_s + last_hop_s, alone.way_s / work.max_lag)
+        by_itself = max(alone.sending_s, max(alone.sending_s + alone.last_hop_s, alone.way_s) / work.max_lag)
         interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]), least_s)
         if interval_s <= opened_s * (1 + 1e-9):
             return Pace(rates, opened_s)

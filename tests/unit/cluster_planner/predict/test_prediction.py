@@ -128,7 +128,8 @@ def test_more_lag_hides_latency_and_no_bytes(
     for lag in (1, 2, 1000):
         spans = spans_of({"max_lag": lag}, boundary_bytes=0, boundary_gradient_bytes=0)
         made.append(predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction.samples_per_s)
-    assert made == pytest.approx([1024 / (6 + 0.05 / lag) for lag in (1, 2, 1000)])
+    # With more than one round on its way the links send the next one while the last bytes of a round travel.
+    assert made == pytest.approx([1024 / (6 + 0.05), 1024 / 6, 1024 / 6])
 
 
 def test_a_round_waits_for_an_update_of_the_slowest_cluster(

@@ -109,6 +109,9 @@ def plan_of(
         ((2, 2), 40.0, 2_048, 1, True),
         ((3, 2), 10.0, 4_096, 2, True),
         ((3, 3), 40.0, 512, 2, True),
+        # With max_lag 2 the links send the next round while the last bytes of one are on their way.
+        ((2, 3, 2, 3), 200.0, 1_024, 2, True),
+        ((2, 2), 200.0, 1_024, 2, True),
         ((2, 3, 3), 20.0, 8_192, 1, True),
         ((3, 3, 3), 40.0, 1_024, 1, True),
         ((2, 3, 2, 3), 60.0, 6_000, 1, True),
