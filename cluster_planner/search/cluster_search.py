@@ -11,7 +11,7 @@ ones hill climbing starts (whole_plans.py). More than large_fleets.LARGEST nodes
 The best plan worked out is kept. Each step is told as a `Step`, for those who want to know why a plan is as it is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -66,9 +66,6 @@ PROMISING = 0.9
 """In such fleets a grouping is worked out only where it is estimated, with nothing averaged, to be worth this part of
 the best plan.
 """
-
-LARGE_STARTS = 8
-"""The number of groupings, of those that are estimated to be best, that are worked out there; else all are."""
 
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
@@ -142,7 +139,7 @@ class Search:
         if starts:
             self._work_out("k-means", starts[0][1], "")
         if len(able) > EXHAUSTIVE_NODES:
-            self._keep("k-means", self._promising(starts, len(starts) if len(able) <= FEW_NODES else LARGE_STARTS))
+            self._keep("k-means", self._promising(starts))
         conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
         for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
@@ -156,7 +153,7 @@ class Search:
             self._climb()
         return self._best
 
-    def _keep(self, phase: str, groupings: Sequence[Sequence[Group]], words: str = "") -> float:
+    def _keep(self, phase: str, groupings: Iterable[Sequence[Group]], words: str = "") -> float:
         """Work out what each of these groupings is worth as a whole, and keep the KEPT_STARTS best. Return the most
         that one is worth.
         """
@@ -168,12 +165,12 @@ class Search:
                     most = max(most, self._offer(phase, clusters, words))
         return most
 
-    def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]], most: int) -> list[tuple[Group, ...]]:
-        """Return the first groupings, `most` at the most; in larger fleets none whose estimate, which leaves averaging
-        out, is below PROMISING of the best plan.
+    def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]]) -> Iterator[tuple[Group, ...]]:
+        """Yield these groupings; in larger fleets none whose estimate, which leaves averaging out, is below PROMISING
+        of the best plan by then.
         """
-        least = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING * self._best_objective
-        return [groups for score, groups in starts[:most] if score >= least]
+        share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
+        return (groups for score, groups in starts if score >= share * self._best_objective)
 
     def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
         """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
@@ -227,7 +224,7 @@ class Search:
             if best_possible(problem.fleet, self._spans, nodes, problem.least) <= self._best_objective:
                 continue
             starts = self._grouped(nodes, islice(_counts(len(nodes), problem.least), 0, None, step), 1)
-            worth = self._keep("parts", self._promising(starts, count), words)
+            worth = self._keep("parts", islice(self._promising(starts), count), words)
             if len(nodes) > EXHAUSTIVE_NODES:
                 larger.append((worth, words, nodes))
             elif few or worth >= HOPEFUL * self._best_objective:
