@@ -6,19 +6,23 @@ distributed. Between the two, other batches update the same experts and the trun
 """
 
 import copy
+import dataclasses
+import hashlib
+import json
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.harness.report import Claim, Part, Table, median, spread
+from experiments.harness.report import ROOT, Claim, Part, Table, median, spread
 from ravnest.errors import ExpertsUnavailable
 from ravnest.experts.batch_calls import Caller
 from ravnest.experts.beam_search import BeamSearch
@@ -29,7 +33,7 @@ from ravnest.experts.grid import Expert
 from ravnest.experts.mixture import RemoteMixtureOfExperts
 from ravnest.training.optimizer import uncompiled
 
-WIDTH, BATCH, UPDATES, IN_FLIGHT = 32, 64, 600, 4
+WIDTH, BATCH, UPDATES, IN_FLIGHT = 32, 64, 500, 4
 COMPUTE_S = 0.02
 """What a batch takes besides the delays."""
 
@@ -116,6 +120,8 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @dataclass
 class Learned:
     accuracy: float
+    half_way: float
+    """The accuracy after half of the updates: it tells whether training was over."""
     staleness: float
     most_staleness: int
     trunk_staleness: float
@@ -130,7 +136,7 @@ def learn(side: int, delay_s: float, fails: float, in_flight: int, seed: int, up
     torch.manual_seed(seed)
     network = Network(client)
     optimizer = uncompiled(torch.optim.Adam)(network.parameters(), lr=2e-3)  # type: ignore[call-arg]
-    train_x, train_y, held_out_x, held_out_y = digits()
+    train_x, train_y, _, _ = digits()
     draw, clock = torch.Generator().manual_seed(seed), random.Random(seed + 1)
     events: list[tuple[float, int, Callable[[float], None]]] = []
     trunk_staleness: list[int] = []
@@ -176,31 +182,65 @@ def learn(side: int, delay_s: float, fails: float, in_flight: int, seed: int, up
 
     for place in range(in_flight):
         begin(place * COMPUTE_S / in_flight)
+    half_way = 0.0
     while len(trunk_staleness) < updates:
         now_s, _, action = heappop(events)
         action(now_s)
+        if not half_way and len(trunk_staleness) >= updates // 2:
+            half_way = _accuracy(network, client)
     figures = network.mixture.figures
-    client.fails = 0.0
-    network.eval()
-    with torch.no_grad():
-        right = (network(held_out_x).argmax(1) == held_out_y).float().mean().item()
+    dropped, requests = sum(figures.dropped.values()), figures.forwards + figures.backwards
+    right = _accuracy(network, client)
     stale = figures.staleness
     count = max(1, sum(stale.values()))
     return Learned(
         right,
+        half_way,
         sum(age * times for age, times in stale.items()) / count,
         max(stale, default=0),
         sum(trunk_staleness) / len(trunk_staleness),
-        sum(figures.dropped.values()) / (figures.forwards + figures.backwards),
+        dropped / requests,
         lost,
     )
+
+
+def _accuracy(network: Network, client: Here) -> float:
+    """On what is held out, with no request failing; training goes on as if it had not been asked."""
+    fails, draw = client.fails, client._draw.getstate()
+    client.fails = 0.0
+    _, _, held_out_x, held_out_y = digits()
+    network.eval()
+    with torch.no_grad():
+        right = (network(held_out_x).argmax(1) == held_out_y).float().mean().item()
+    network.train()
+    client.fails = fails
+    client._draw.setstate(draw)
+    return right
+
+
+def kept(side: int, setting: tuple[float, float, int], seed: int, updates: int) -> Learned:
+    """What `learn` finds, or what an earlier call with the same code has found: the part may be run in pieces."""
+    path = ROOT / "runs" / "experiments" / "experts" / f"{_code()}-{side}-{setting}-{seed}-{updates}.json"
+    if not path.exists():
+        found = learn(side, *setting, seed, updates)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")
+        unfinished.replace(path)
+    return Learned(**json.loads(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _code() -> str:
+    files = [Path(__file__), *sorted((ROOT / "ravnest" / "experts").glob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def run(side: int, *, quick: bool = False) -> Part:
     """`side`² experts, all settings, with five seeds."""
     seeds, updates = (1, 40) if quick else (5, UPDATES)
     claims, rows = [], []
-    found = {setting: [learn(side, *setting, seed, updates) for seed in range(seeds)] for setting in SETTINGS}
+    found = {setting: [kept(side, setting, seed, updates) for seed in range(seeds)] for setting in SETTINGS}
     without = median([one.accuracy for one in found[BASELINE]])
     for (delay_s, fails, in_flight), learned in found.items():
         accuracy = [100 * one.accuracy for one in learned]
@@ -209,7 +249,8 @@ def run(side: int, *, quick: bool = False) -> Part:
                 1e3 * delay_s,
                 f"{fails:.0%}",
                 in_flight,
-                f"{median(accuracy):.1f} ({spread(accuracy, '.1f')})",
+                spread(accuracy, ".1f"),
+                spread([100 * one.half_way for one in learned], ".1f"),
                 median([one.staleness for one in learned]),
                 max(one.most_staleness for one in learned),
                 median([one.trunk_staleness for one in learned]),
@@ -241,6 +282,7 @@ def run(side: int, *, quick: bool = False) -> Part:
                     "failing",
                     "in flight",
                     "accuracy %",
+                    "half way",
                     "staleness of experts",
                     "most",
                     "of the trunk",
