@@ -211,7 +211,7 @@ def _accuracy(network: Network, client: Here) -> float:
     _, _, held_out_x, held_out_y = digits()
     network.eval()
     with torch.no_grad():
-        right = (network(held_out_x).argmax(1) == held_out_y).float().mean().item()
+        right: float = (network(held_out_x).argmax(1) == held_out_y).float().mean().item()
     network.train()
     client.fails = fails
     client._draw.setstate(draw)

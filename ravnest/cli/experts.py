@@ -48,6 +48,9 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="What all members share; made if there is none. Needed beyond this machine.")
     ] = None,
+    outwards_only: Annotated[
+        bool, typer.Option(help="Listen nowhere, as behind a router: reach callers and hosts that do.")
+    ] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="End after so long; without it, when stopped.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads that compute. Default: torch's own.")] = None,
 ) -> None:
@@ -73,6 +76,7 @@ def serve(
             experts=wanted or [],
             most_experts=most_experts,
             folder=folder,
+            outwards_only=outwards_only,
             search_dirs=[file.resolve().parent],
             path=str(file),
             report=lambda line: typer.echo(line),

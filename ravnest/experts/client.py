@@ -21,10 +21,10 @@ from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.calls import Answered, Call, Calls, Failed
 from ravnest.experts.config import ExpertsConfig
 from ravnest.experts.directory import Directory
-from ravnest.experts.grid import Expert, Listens, member_name
-from ravnest.experts.messages import codec
+from ravnest.experts.grid import Expert, member_name
+from ravnest.experts.known_members import listens_at, members_endpoint
 from ravnest.experts.table_thread import TableThread
-from ring_allreduce.transport import Endpoint, ZmqEndpoint
+from ring_allreduce.transport import Endpoint
 
 POLL_S = 0.25
 CLOSE_S = 5.0
@@ -47,8 +47,7 @@ class ExpertsClient(Caller):
         self._closing = threading.Event()
         self._calls = Calls(config, endpoint)
         self.directory = Directory(table, config.places, endpoint.wake)
-        address = endpoint.address
-        own = Listens(endpoint.name, address.host, address.pipeline_port, address.bulk_port)
+        own = listens_at(endpoint)
         self._announced = table.run(lambda node: node.store(caller_entry(config.places, own)))
         self._thread = threading.Thread(target=self._run, name="experts", daemon=True)
         self._thread.start()
@@ -75,7 +74,7 @@ class ExpertsClient(Caller):
         wildcard = "[::]:0" if ":" in host else "0.0.0.0:0"
         table = TableThread([wildcard], peers, identity, outwards_only=True)
         try:
-            endpoint = ZmqEndpoint(name, codec=codec(), token=token, host=host)
+            endpoint = members_endpoint(name, identity, token, config.name, host)
         except BaseException:
             table.close()
             raise

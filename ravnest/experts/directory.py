@@ -20,6 +20,7 @@ from ravnest.dht import HashTable
 from ravnest.experts.announcements import TABLE_S
 from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, members, still_known
+from ravnest.experts.known_members import address_of
 from ravnest.experts.table_thread import TableThread
 from ring_allreduce.transport import PeerAddress
 
@@ -152,10 +153,7 @@ class Directory:
                 news = members(records, HostNews)
                 dated = still_known(dated, news, time.time())
                 self._news = tuple(one.value for one in dated.values())
-                hosts = {
-                    one.at.member: PeerAddress(one.at.host, one.at.pipeline_port, one.at.bulk_port)
-                    for one in self._news
-                }
+                hosts = {one.at.member: address_of(one.at) for one in self._news}
                 if hosts != self._hosts:
                     self._hosts = hosts
                     self._changed()

@@ -39,7 +39,8 @@ KEY_DIGITS = 16
 _LABEL = "[A-Za-z0-9_-]{1,40}"
 """Names are shown to people: nothing in them does anything to a terminal."""
 
-_Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Key = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 _Host = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 _Member = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}\.[0-9a-f]{{{KEY_DIGITS}}}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -64,12 +65,14 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class Listens(msgspec.Struct, frozen=True, array_like=True):
-    """Where a member listens."""
+    """Where a member listens; both ports are 0 where it only opens connections outwards. key: of its listener, where
+    it encrypts (line_endpoint.py)."""
 
     member: _Member
     host: _Host
     pipeline_port: _Port
     bulk_port: _Port
+    key: _Key = ""
 
 
 class HostNews(msgspec.Struct, frozen=True, array_like=True):

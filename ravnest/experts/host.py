@@ -33,9 +33,9 @@ from ravnest.experts.claims import Claims, GiveUp, Kept, Origin, Take, stand_by
 from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
 from ravnest.experts.expert_files import ExpertFiles
-from ravnest.experts.grid import Expert, HostNews, Listens, expert_text, still_known
+from ravnest.experts.grid import Expert, HostNews, expert_text, still_known
 from ravnest.experts.kept_copies import KeptCopies
-from ravnest.experts.known_members import KnownMembers
+from ravnest.experts.known_members import KnownMembers, listens_at
 from ravnest.experts.messages import Backward, Copy, CopyKept, Forward, Hello, Welcome
 from ravnest.experts.request_work import Reply, RequestWork, WorkFigures
 from ravnest.experts.sent_copies import SentCopies
@@ -281,11 +281,10 @@ class ExpertHost:
 
     def news(self) -> HostNews:
         """What it tells the table of itself."""
-        figures, address = self._work.figures, self._endpoint.address
+        figures = self._work.figures
         seconds = max(time.monotonic() - self._began_s, 1e-3)
-        at = Listens(self._endpoint.name, address.host, address.pipeline_port, address.bulk_port)
         return HostNews(
-            at,
+            listens_at(self._endpoint),
             len(self._experts),
             self._most_experts,
             figures.samples / seconds,
@@ -354,6 +353,8 @@ class ExpertHost:
                 continue
             if self._send_copy(expert, to, take_over=False):
                 self._copied.sent(expert, to, held.updates, now_s)
+            else:
+                self._copied.refused(expert, to, now_s)  # it cannot be reached from here: the next one is asked
 
     def checkpoint(self) -> None:
         """Write each expert that has changed to the folder. A disk that refuses is reported, and tried again."""

@@ -18,11 +18,11 @@ from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.grid import member_name
 from ravnest.experts.host import LOOK_S, ExpertHost
 from ravnest.experts.kept_copies import KeptCopies
-from ravnest.experts.messages import codec
+from ravnest.experts.known_members import local_token, members_endpoint
 from ravnest.experts.table_thread import TableThread
 from ravnest.free_memory import free_bytes
 from ravnest.training.optimizer_memory import state_bytes_per_parameter_byte
-from ring_allreduce.transport import TOKEN_BYTES, ZmqEndpoint
+from ring_allreduce.transport import TOKEN_BYTES
 
 MEMORY_PART = 0.5
 """Of the free memory, what experts may take. The rest is for batches, messages and others."""
@@ -45,7 +45,7 @@ def shared_token(path: Path | None, host: str, name: str) -> bytes:
         if host not in LOOPBACK:
             message = f"expected a file that all members share, since others can reach {host}"
             raise InvalidInput(message, key="token_file", hint="the file is made where there is none; copy it")
-        return f"local {name}".encode()[:TOKEN_BYTES].ljust(TOKEN_BYTES, b".")
+        return local_token(name)
     if not path.exists():
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -108,6 +108,7 @@ def opened_host(
     folder: Path | None = None,
     search_dirs: Sequence[Path] = (),
     path: str | None = None,
+    outwards_only: bool = False,
     look_s: float = LOOK_S,
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[ExpertHost]:
@@ -117,6 +118,7 @@ def opened_host(
         host: this machine's address as callers and other hosts reach it.
         experts: patterns of experts to claim as soon as nobody else does (`0.*`).
         most_experts: that it claims; as many as half of the free memory holds without it.
+        outwards_only: listen nowhere, as behind a router: it opens the connections to callers and hosts that listen.
         folder: for checkpoints, and for the host's private key, which makes it the same host after a restart.
 
     For other arguments see ExpertHost. Raises InvalidInput, TableUnreachable, TransportError.
@@ -140,13 +142,12 @@ def opened_host(
     name = member_name(label, identity.public_key)
     shown = f"[{host}]" if ":" in host else host
     with contextlib.ExitStack() as stack:
-        endpoint = ZmqEndpoint(name, codec=codec(), token=token, host=host)
+        endpoint = members_endpoint(name, identity, token, config.name, host, outwards_only=outwards_only)
         stack.callback(endpoint.close)
-        table = TableThread([f"{shown}:{table_port}"], peers, identity)
+        table = TableThread([f"{shown}:{table_port}"], peers, identity, outwards_only=outwards_only)
         stack.callback(table.close)
-        report(
-            f"{name} listens at {shown}:{endpoint.address.pipeline_port}, its node of the table at {table.addresses[0]}"
-        )
+        place = "only opens connections" if outwards_only else f"listens at {shown}:{endpoint.address.pipeline_port}"
+        report(f"{name} {place}, its node of the table at {table.addresses[0]}")
         yield ExpertHost(
             config,
             endpoint,

@@ -130,13 +130,17 @@ def _open(table: ExpertsTableConfig | None, described: Collection[str], job_file
     if table is None or not described:
         return
     from ravnest.experts import ExpertsClient, shared_token
-    from ravnest.experts.askers import config_from, open_grid, opened_grids
+    from ravnest.experts.askers import config_from, open_grid, opened_grids, text_of
     from ravnest.experts.batch_calls import Asker
 
     with _opening:
         for text in sorted(described):
             config = config_from(text)
-            if config.name in opened_grids():
+            known = opened_grids().get(config.name)
+            if known is not None and text_of(known.caller.config) != text:
+                message = f"two layers describe the experts of {config.name!r} differently"
+                raise InvalidInput(message, path=str(job_file), key="model", hint="give each grid a name of its own")
+            if known is not None:
                 continue
             host = own_address(table.peers[0])
             with naming(job_file, "experts.token_file"):

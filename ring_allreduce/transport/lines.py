@@ -111,7 +111,7 @@ class Lines:
         self._lines: dict[int, _Line] = {}  # under the lock; only the thread takes lines out
         self._next = 0
         self._new: deque[_Line] = deque()  # under the lock
-        self._events: queue.SimpleQueue[tuple[LineEvent, int]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[LineEvent | None, int]] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_writer.setblocking(False)
         self._wake_reader.setblocking(False)
@@ -170,17 +170,17 @@ class Lines:
         """
         if self._failure is not None:
             raise TransportError(f"no line is served any more: {self._failure!r}") from self._failure
-        taken: list[tuple[LineEvent, int]] = []
+        taken: list[tuple[LineEvent | None, int]] = []
         with contextlib.suppress(queue.Empty):
             taken.append(self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait())
             while True:
                 taken.append(self._events.get_nowait())
         with self._lock:
             for event, n_bytes in taken:
-                line = self._lines.get(event.line)
+                line = None if event is None else self._lines.get(event.line)
                 if line is not None:
                     line.unread_bytes -= n_bytes
-        return [event for event, _ in taken]
+        return [event for event, _ in taken if event is not None]
 
     def trust(self, line: int) -> None:
         """Take frames of any length from a line of which it is known now who is behind it."""
@@ -196,6 +196,10 @@ class Lines:
             if known is not None:
                 known.hang_up = known.hang_up or reason
         self._wake()
+
+    def wake(self) -> None:
+        """Let take() return early, from any thread."""
+        self._events.put((None, 0))
 
     def close(self) -> None:
         """Send what is queued, for at most LINGER_S, and end all lines. A second call has no effect."""

@@ -45,6 +45,14 @@ class KeyPair:
             raise InvalidInput("this is not the public key that belongs to the secret one", key="public")
 
     @classmethod
+    def of_secret(cls, secret: str) -> "KeyPair":
+        """Return the pair of a secret key, 64 hexadecimal digits. Raises InvalidInput for anything else."""
+        _require_curve()
+        if not is_key(secret):
+            raise InvalidInput(KEY_EXPECTED, key="secret")
+        return cls(_hex(zmq.curve_public(z85.encode(bytes.fromhex(secret)))), secret)
+
+    @classmethod
     def make(cls) -> "KeyPair":
         """Return a new pair, from the system's randomness. Raises InvalidInput when zmq cannot encrypt here."""
         _require_curve()

@@ -38,6 +38,9 @@ LINGER_S = 2.0
 CLOSE_S = 5.0
 """The time for which close() waits for a thread that has nothing to do but to end."""
 
+MOST_PIECES = 8192
+"""Pieces that wait in ZeroMQ for one end of a stream, half a GiB; a stream for which more wait ends."""
+
 _LARGEST_MESSAGE_BYTES = 2 * PIECE_BYTES
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
 
@@ -80,6 +83,7 @@ class EncryptedStream(socket.socket):
         for option, value in ((zmq.IPV6, int(":" in host)), (zmq.RECONNECT_IVL, 100), (zmq.TCP_KEEPALIVE, 1)):
             self._dealer.set(option, value)
         self._dealer.set(zmq.MAXMSGSIZE, _LARGEST_MESSAGE_BYTES)
+        self._dealer.set(zmq.SNDHWM, MOST_PIECES)
         self._dealer.set(zmq.TCP_KEEPALIVE_IDLE, 30)
         self._dealer.set(zmq.TCP_KEEPALIVE_INTVL, 10)
         self._monitor = self._dealer.get_monitor_socket(_EVENTS)
@@ -133,6 +137,7 @@ class EncryptedListener:
         self._lobby = Lobby(self.strangers, with_keys=True)
         self._router.set(zmq.ROUTER_MANDATORY, 1)  # an error, not silence, when a stream takes nothing or is gone
         self._router.set(zmq.MAXMSGSIZE, _LARGEST_MESSAGE_BYTES)
+        self._router.set(zmq.SNDHWM, MOST_PIECES)
         self._router.set(zmq.IPV6, int(":" in host))
         self._router.set(zmq.TCP_KEEPALIVE, 1)
         self._router.set(zmq.TCP_KEEPALIVE_IDLE, 30)

@@ -72,6 +72,16 @@ def test_a_grid_that_is_open_is_not_opened_again(asking: StageProgram) -> None:
         close_grids()
 
 
+def test_two_layers_that_mean_different_experts_by_one_name_are_refused(asking: StageProgram) -> None:
+    open_grid("test", Asker(LocalClient(small_grid(input_shape=[WIDTH], grid=[3, 3]))))
+    try:
+        with pytest.raises(InvalidInput, match="describe the experts of 'test' differently") as caught:
+            open_experts(ExpertsTableConfig(peers=("127.0.0.1:9",)), [asking], "job.yaml")
+        assert caught.value.key == "model"
+    finally:
+        close_grids()
+
+
 def test_stand_ins_are_those_of_jobs_with_experts() -> None:
     layer = RemoteMixtureOfExperts(small_grid(), k=2)
     with experts_stand_in(ExpertsTableConfig(peers=("h:1",))):
