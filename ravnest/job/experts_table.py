@@ -85,8 +85,11 @@ def asks_experts(program: StageProgram) -> bool:
     return OPERATORS in program.imports
 
 
-def check_experts(table: ExpertsTableConfig | None, program: StageProgram, job_file: str | Path) -> None:
-    """Raises InvalidInput where the model asks experts, and the job does not say where they are."""
+def check_experts(table: ExpertsTableConfig | None, program: StageProgram, job_file: str | Path) -> str | None:
+    """What a plan of a model that asks experts does not count, in words; None for any other model.
+
+    Raises InvalidInput where the model asks experts, and the job does not say where they are.
+    """
     if table is None and asks_experts(program):
         raise InvalidInput(
             "the model has a layer RemoteMixtureOfExperts, and the job does not say where its experts are",
@@ -94,6 +97,12 @@ def check_experts(table: ExpertsTableConfig | None, program: StageProgram, job_f
             key="experts",
             hint="give the table's nodes, as in experts: {peers: ['192.0.2.1:7700'], token_file: token}",
         )
+    if not asks_experts(program):
+        return None
+    return (
+        "the model asks experts of others: the prediction counts no time for their answers, for which a stage waits"
+        " twice a micro-batch (`experts` in metrics.jsonl and the run's page tell how long)"
+    )
 
 
 def open_experts(table: ExpertsTableConfig | None, programs: Iterable[StageProgram], job_file: str | Path) -> None:

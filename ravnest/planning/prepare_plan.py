@@ -263,7 +263,8 @@ def _checked(
             check_carried(tried.model, args, kwargs, job_path)
     step("capturing the model")
     captured = capture_job(job, job_path, data)
-    check_experts(job.experts, captured.span(0, len(captured.units)), job_path)
+    if not_counted := check_experts(job.experts, captured.span(0, len(captured.units)), job_path):
+        warn(not_counted)
     if captured.needs_values:
         warn(
             "the model was captured with its weights in memory, since it cannot be without"

@@ -172,6 +172,7 @@ def test_a_run_trains_experts_that_a_layer_of_its_model_calls_and_a_plan_asks_no
     (tmp_path / "job.yaml").write_text(job.format(peer=f"127.0.0.1:{port}"))
     made = ravnest(tmp_path, "plan", "nodes.yaml", "--min-stages", "2")  # nobody is at that address yet
     assert made.returncode == 0, made.stderr
+    assert "counts no time for their answers" in made.stdout + made.stderr
     host = Host(tmp_path, "shed", "*.*", "--token-file", str(tmp_path / "token"), "--table-port", str(port))
     try:
         for number in range(4):

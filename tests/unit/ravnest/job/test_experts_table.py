@@ -48,8 +48,10 @@ def test_mistakes_name_their_key(section: dict[str, object], key: str) -> None:
 
 
 def test_a_model_that_asks_experts_needs_the_section(asking: StageProgram) -> None:
-    check_experts(ExpertsTableConfig(peers=("h:1",)), asking, "job.yaml")
-    check_experts(None, replace(asking, imports=()), "job.yaml")
+    words = check_experts(ExpertsTableConfig(peers=("h:1",)), asking, "job.yaml")
+    assert words is not None
+    assert "counts no time for their answers" in words
+    assert check_experts(None, replace(asking, imports=()), "job.yaml") is None
     for check in (lambda: check_experts(None, asking, "job.yaml"), lambda: open_experts(None, [asking], "job.yaml")):
         with pytest.raises(InvalidInput) as caught:
             check()
