@@ -249,11 +249,7 @@ class LineEndpoint:
 
     def _dial(self, name: str, address: LineAddress) -> int:
         keys = Keys(self._members_key, {name: address.key})
-        line = self._lines.dial(address.host, address.pipeline_port, keys, name, DIAL_S)
-        signature = self._identity.sign(_SIGNED + address.key.encode())
-        own = self._identity.public_key
-        self._lines.send(line, Introduced(name=self.name, public_key=own, signature=signature))
-        return line
+        return self._lines.dial(address.host, address.pipeline_port, keys, name, DIAL_S)
 
     def _dial_ended(self, name: str, future: Future[int]) -> None:
         self._dialled.append((name, future))
@@ -271,6 +267,9 @@ class LineEndpoint:
             self._lines.hang_up(future.result(), "it is no member any more")
         else:
             peer.dialling = None
+            signature = self._identity.sign(_SIGNED + peer.address.key.encode())
+            said = Introduced(name=self.name, public_key=self._identity.public_key, signature=signature)
+            self._lines.send(future.result(), said)  # the other end says nothing before
             self._add(future.result(), name)
 
     def _introduced(self, line: int, message: Message) -> None:
