@@ -33,7 +33,7 @@ from ravnest.experts.grid import Expert
 from ravnest.experts.mixture import RemoteMixtureOfExperts
 from ravnest.training.optimizer import uncompiled
 
-WIDTH, BATCH, UPDATES, IN_FLIGHT = 32, 64, 300, 4
+WIDTH, BATCH, UPDATES, IN_FLIGHT = 32, 64, 500, 4
 COMPUTE_S = 0.02
 """What a batch takes besides the delays."""
 
