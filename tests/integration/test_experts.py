@@ -129,13 +129,13 @@ def batches(count: int) -> Iterator[Tensor]:
 def test_training_goes_on_when_a_host_is_killed_and_its_experts_go_on_from_copies(tmp_path: Path) -> None:
     (tmp_path / "experts.yaml").write_text(FILE)
     config = load_experts(tmp_path / "experts.yaml")
-    hosts = [Host(tmp_path, "shed", "1.*")]
+    token = tmp_path / "token"  # so all is encrypted, and one of the hosts may be behind a router
+    hosts = [Host(tmp_path, "desk", "0.*", "--token-file", str(token))]
     client = None
     try:
         peer = hosts[0].said(r"its node of the table at (\S+)", START_S)
-        hosts.insert(0, Host(tmp_path, "desk", "0.*", "--peer", peer))
-        peer = hosts[0].said(r"its node of the table at (\S+)", START_S)
-        client = ExpertsClient.opened(config, [peer], token=shared_token(None, "127.0.0.1", "test"))
+        hosts.append(Host(tmp_path, "shed", "1.*", "--peer", peer, "--token-file", str(token), "--outwards-only"))
+        client = ExpertsClient.opened(config, [peer], token=shared_token(token, "127.0.0.1", "test"))
         client.wait_for_experts(4, START_S)
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(8, 8), RemoteMixtureOfExperts(client, k=2))
