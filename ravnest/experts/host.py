@@ -351,10 +351,8 @@ class ExpertHost:
             to = stand_by(expert, {name: most for name, most in takes.items() if name not in refusers}, self.name)
             if to is None or not self._copied.is_due(expert, to, held.updates, now_s):
                 continue
-            if self._send_copy(expert, to, take_over=False):
-                self._copied.sent(expert, to, held.updates, now_s)
-            else:
-                self._copied.refused(expert, to, now_s)  # it cannot be reached from here: the next one is asked
+            reached = self._send_copy(expert, to, take_over=False)
+            self._copied.sent(expert, to, held.updates, now_s, reached=reached)
 
     def checkpoint(self) -> None:
         """Write each expert that has changed to the folder. A disk that refuses is reported, and tried again."""

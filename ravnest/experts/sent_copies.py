@@ -38,9 +38,11 @@ class SentCopies:
             return True
         return not sent.kept and now_s >= sent.at_s + COPY_S
 
-    def sent(self, expert: Hashable, to: str, updates: int, now_s: float) -> None:
-        """A copy was sent."""
+    def sent(self, expert: Hashable, to: str, updates: int, now_s: float, *, reached: bool = True) -> None:
+        """A copy was sent. Who cannot be reached from here is as one that has no room: the next one is asked."""
         self._sent[expert] = _Sent(to, updates, now_s)
+        if not reached:
+            self.refused(expert, to, now_s)
 
     def kept(self, expert: Hashable, by: str, updates: int) -> None:
         """A stand-by has said that it has a copy. What is about another copy than the last changes nothing."""

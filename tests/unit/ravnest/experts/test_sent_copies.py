@@ -33,6 +33,7 @@ def test_who_had_no_room_is_left_out_for_a_while() -> None:
     assert copies.refusers(EXPERT, 1.0 + REFUSED_S / 2) == {"attic"}
     assert copies.is_due(EXPERT, "shed", 3, 2.0)
     assert copies.refusers(EXPERT, 1.0 + REFUSED_S) == set()
-    copies.refused(EXPERT, "attic", 100.0)
+    copies.sent(EXPERT, "attic", 3, 100.0, reached=False)
+    assert copies.refusers(EXPERT, 101.0) == {"attic"}
     copies.forget(EXPERT)
     assert copies.refusers(EXPERT, 101.0) == set()
