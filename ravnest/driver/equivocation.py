@@ -8,7 +8,8 @@ Fewer than half of the members lie, so what more than half of all tell of a memb
     proven      the member itself tells another digest of its contribution than most do; or all have told, and no digest
                 is told by more than half; or its cluster was at odds with more others than can lie
     in doubt    a member tells a digest that most do not tell. Either it lies, or the contribution's sender does, and
-                without signatures nobody can say which one
+                without signatures nobody can say which one; or not all have told, and of those that have, more than
+                half of all, no more than half tell the same
 
 An honest member is therefore never proven to lie. In doubt the one in the minority leaves, since its average would not
 be that of the others, and it may come back. The two were at odds from then on. A liar that goes on so is at odds with
@@ -67,9 +68,13 @@ class Equivocation:
         if tellers == len(said):
             return []
         if 2 * tellers <= members:
-            if len(said) < members:
+            if len(said) < members and (2 * len(said) <= members or 2 * tellers > len(said)):
                 return []
-            return [Verdict(member, "it sent so many different contributions that no most of them is one", True)]
+            return [
+                Verdict(
+                    member, "it sent so many different contributions that no most of them is one", len(said) >= members
+                )
+            ]
         if said.get(member, usual) != usual:
             return [Verdict(member, "what it says of its contribution is not what most others got", True)]
         out = []

@@ -250,10 +250,9 @@ class LocalRun:
         self.note(delivery.sender, delivery.message, delivery.tensors)
         if self.donors is not None:
             self.donors.take(delivery.sender, delivery.message, self._now_s)
-        if isinstance(delivery.message, em.ContributionsSeen):
+        if isinstance(delivery.message, em.ContributionsSeen | m.RingFinishedMessage) and self.rings is not None:
             told = delivery.sender, delivery.message
-            members = tuple(delivery.message.members) if self.rings is None else self.rings.members_of(*told)
-            self._liars.saw(*told, members)
+            self._liars.saw(*told, self.rings.members_of(*told))
             self._lose_liars()
         self.follow(self.control.handle(delivery.sender, delivery.message))
         if isinstance(delivery.message, m.ContributionFinishedMessage):

@@ -4,9 +4,9 @@ In: for each round and ring, the norm, distance, direction and weight of each me
 seen them (ring_allreduce/ring/robust_mean.py), and its digest. Out: one line of figures for each ring of a committed
 round, and stages that are to leave, with the reason.
 
-Members that send some of the others something else than the rest are found by the digests (equivocation.py) once all
-members of a ring have told theirs, which is before the round can be committed. So the round starts again without them,
-and nobody merges its average. All others are judged by the figures, at the commit.
+Members that send some of the others something else than the rest are found by the digests (equivocation.py) once each
+member of a ring has told its own or says that it has finished, which is before the round can be committed. So the round
+starts again without them, and nobody merges its average. All others are judged by the figures, at the commit.
 
 Each figure is the median over the members that tell it, the member itself left out, so no minority of liars makes it.
 A contribution is odd where
@@ -17,8 +17,8 @@ A contribution is odd where
 A contribution that is shorter than others is not odd: a slow cluster has made less. One odd round proves nothing, for a
 learning rate may be warming up or data may be rare. So a cluster is found out that was odd in STRIKES of its last
 LOOKED_AT rounds in which it had a weight. Lies within these bounds are not told from noise; a robust average bounds
-what they do. With fewer than LEAST_MEMBERS members, or members that tell, nobody is judged: too few could be wrong
-together.
+what they do. With fewer than LEAST_MEMBERS members, or where at most half of them tell, nobody is judged: too few could
+be wrong together. Who tells nothing hides nothing by that.
 """
 
 from collections import deque
@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from ravnest.driver.equivocation import LEAST_MEMBERS, Digests, Equivocation
 from ravnest.stage.epoch_messages import ContributionsSeen
+from ravnest.stage.messages import RingFinishedMessage
 from ring_allreduce.ring import ContributionFigures
 
 MOST_NORM = 5.0
@@ -62,6 +63,8 @@ class _Told:
     members: frozenset[str]
     seen: _Seen = field(default_factory=dict)
     digests: dict[str, Mapping[str, Digests]] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    """Who has the average, whether it tells anything or not."""
     compared: bool = False
 
 
@@ -81,9 +84,10 @@ class LiarWatch:
         self.shut_out: set[str] = set()
         """The clusters that were found out. They are not started anew on their nodes."""
 
-    def saw(self, stage: str, message: ContributionsSeen, members: Collection[str]) -> None:
-        """Take what a stage has seen of the contributions to a round of one of its rings that is not committed yet.
-        `members`: all that are in this ring now; none where the stage is not, and is not believed."""
+    def saw(self, stage: str, message: ContributionsSeen | RingFinishedMessage, members: Collection[str]) -> None:
+        """Take what a stage has seen of the contributions to a round of one of its rings that is not committed yet, or
+        that it has finished it. `members`: all that are in this ring now; none where the stage is not one of them, and
+        is not believed."""
         if not members or message.round <= self._committed or self._cluster_of(stage) in self.shut_out:
             return
         rings = self._seen.setdefault(message.round, {})
@@ -92,10 +96,13 @@ class LiarWatch:
             told = rings[message.ring] = _Told(message.epoch, frozenset(members))
         if told.epoch > message.epoch:
             return
-        told.seen[stage] = {member: ContributionFigures(*figures) for member, figures in message.members.items()}
-        if message.digests:
-            told.digests[stage] = message.digests
-        if told.digests.keys() >= told.members:
+        if isinstance(message, RingFinishedMessage):
+            told.finished.add(stage)
+        else:
+            told.seen[stage] = {member: ContributionFigures(*figures) for member, figures in message.members.items()}
+            if message.digests:
+                told.digests[stage] = message.digests
+        if told.digests.keys() | told.finished >= told.members:
             self._compare(told)
         if len(self._seen) > MOST_ROUNDS:
             del self._seen[max(self._seen)]
@@ -109,9 +116,11 @@ class LiarWatch:
             for ring, told in sorted(self._seen.pop(number).items()):
                 self._compare(told)
                 seen, figures = told.seen, agreed_on(told.seen)
+                if not seen:
+                    continue
                 self._lines.append({"round": number, "ring": ring, "members": _plain(figures)})
                 judged |= {self._cluster_of(member) for member, each in figures.items() if each.weight > 0.0}
-                if len(seen) >= LEAST_MEMBERS:
+                if len(told.members) >= LEAST_MEMBERS and 2 * len(seen) > len(told.members):
                     odd |= {self._cluster_of(member): (member, why) for member, why in odd_ones(figures).items()}
         for cluster in sorted(judged):
             member, why = odd.get(cluster, ("", ""))

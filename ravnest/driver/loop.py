@@ -263,9 +263,9 @@ class DriverLoop:
                     self._remember()
             case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
-            case em.ContributionsSeen() if message.round <= self._control.rounds.opened:
+            case em.ContributionsSeen() | m.RingFinishedMessage() if message.round <= self._control.rounds.opened:
                 self._liars.saw(delivery.sender, message, self._rings.members_of(delivery.sender, message))
-                self._lose_liars()  # before the stage's next message can commit the round
+                self._lose_liars()  # before the round can be committed
             case sm.StateSent():
                 self._collector.finish(delivery.sender, message)
             case m.Updated() if self._recovery is not None:

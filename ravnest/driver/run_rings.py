@@ -12,6 +12,7 @@ from cluster_planner import Plan, RingMember
 from ravnest.driver.instructions import ReformRings
 from ravnest.driver.stage_setups import keeper, ring_spec
 from ravnest.stage import epoch_messages as em
+from ravnest.stage import messages as m
 from ravnest.stage.setup import SegmentSetup, StageSetup
 from ring_allreduce import RingSpec
 from ring_allreduce.rounds import Resume
@@ -91,10 +92,10 @@ class RunRings:
         peers = self.places() if came else ()
         return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
 
-    def members_of(self, stage: str, seen: em.ContributionsSeen) -> tuple[str, ...]:
-        """The members of the ring of which the stage tells; none where it is not in that ring now, or tells of others
-        than its members."""
-        told = {*seen.members, *seen.digests}
+    def members_of(self, stage: str, seen: em.ContributionsSeen | m.RingFinishedMessage) -> tuple[str, ...]:
+        """The members of the ring of which the stage tells; none where it is not in that ring now, or tells of
+        others than its members."""
+        told = {*seen.members, *seen.digests} if isinstance(seen, em.ContributionsSeen) else set[str]()
         for each in self.setups[stage].segments if stage in self.setups else ():
             if each.ring == seen.ring and told <= {*each.members}:
                 return each.members

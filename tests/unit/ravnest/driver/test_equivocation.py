@@ -70,6 +70,12 @@ def test_where_some_have_not_told_less_is_proven():
     assert judged({**most, "h": told["h"]}, members=8) == {"e": False, "f": False}
 
 
+def test_who_tells_nothing_and_sends_everybody_something_else_leaves_unproven():
+    told = everyone(6, **{f"{each}_of_b": each for each in "acdef"})
+    del told["b"]
+    assert judged(told, members=6) == {"b": False}
+
+
 def test_clusters_are_judged_and_not_their_stages():
     odds = Equivocation(lambda member: member[0])
     told = {f"{each}.s{n}": {f"{one}.s{n}": ("same",) for one in "abcde"} for each in "abcde" for n in (0, 1)}

@@ -6,6 +6,7 @@ import pytest
 
 from ravnest.driver.liars import LOOKED_AT, STRIKES, LiarWatch, agreed_on, odd_ones
 from ravnest.stage.epoch_messages import ContributionsSeen
+from ravnest.stage.messages import RingFinishedMessage
 from ring_allreduce.ring import Chunk, ContributionFigures
 from ring_allreduce.transport import Lane
 from ring_allreduce.transport.in_process import InProcessEndpoint
@@ -102,10 +103,21 @@ def test_what_one_stage_says_of_itself_does_not_count():
     assert agreed_on(seen) == {"a": HONEST, "b": HONEST}
 
 
-def test_too_few_that_tell_have_nobody_judged():
+def test_half_that_tell_are_too_few():
     rounds = Watched()
     for _ in range(LOOKED_AT):
         assert rounds.commit(ring_of(c2=LONG), tellers=STAGES[:3]) == []
+
+
+def test_a_liar_that_tells_nothing_hides_nothing_even_in_the_smallest_ring():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    few, members = STAGES[:4], said({stage: LONG if stage == "c2.s0" else HONEST for stage in STAGES[:4]})
+    for number in range(1, STRIKES + 1):
+        for teller in few:
+            if teller != "c2.s0":
+                watch.saw(teller, seen(number, members), few)
+        watch.committed(number)
+    assert [stage for stage, *_ in watch.found()] == ["c2.s0"]
 
 
 def test_the_figures_of_each_committed_round_are_told_once_and_late_ones_are_dropped():
@@ -200,6 +212,16 @@ def test_nobody_ends_the_comparison_by_naming_nobody_but_itself():
     for teller, members, digests in told_by([each for each in STAGES if each != "c2.s0"], c0="x", c1="y"):
         watch.saw(teller, seen(1, members, digests), STAGES)
     assert {stage for stage, *_ in watch.found()} == {"c0.s0", "c1.s0"}
+
+
+def test_who_tells_nothing_is_compared_before_the_commit_too():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    honest = [stage for stage in STAGES if stage != "c2.s0"]
+    watch.saw("c2.s0", RingFinishedMessage(round=1, ring=0, epoch=0, hops={}), STAGES)
+    for teller, members, digests in told_by(honest, c0="u", c1="v", c3="w", c4="x", c5="y"):
+        assert watch.found() == []
+        watch.saw(teller, seen(1, members, digests), STAGES)
+    assert [(stage, spoils) for stage, _, spoils in watch.found()] == [("c2.s0", True)]
 
 
 def sends_apart(monkeypatch, stage, to):
