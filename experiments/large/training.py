@@ -113,8 +113,8 @@ def job_of(parameters: int, rounds: int) -> Job:
 
 
 def round_samples_of(parameters: int) -> int:
-    """Samples of a round: fewer for larger models, of which a checkpoint takes as many times longer as an update."""
-    return 24 if parameters >= LARGEST else 80
+    """Samples of a round: fewer for larger models, of which an update takes seconds."""
+    return 16 if parameters >= LARGEST // 2 else 80
 
 
 def trained(parameters: int, folder: Path) -> Trained:

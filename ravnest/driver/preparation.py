@@ -7,9 +7,10 @@ dropped. `prepare` starts nothing and writes nothing, so that all mistakes in a 
 begins.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -195,15 +196,17 @@ def hand_out(
     setups: Iterable[StageSetup],
     states: Mapping[str, StageState],
     anchor_of: int = 0,
+    held: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> None:
     """Queue the state of each stage, without what it makes itself, and tell each how many tensors to expect.
 
-    `anchor_of`: the round of this session whose anchor the weights are, for stages that join the run.
+    `anchor_of`: the round of this session whose anchor the weights are, for stages that join the run. `held`: by stage,
+    the weights that it has read from files of its own machine.
     """
     for setup in setups:
         outbox.forget(setup.name)
         state = states[setup.name]
-        names = sent(setup)
+        names = [name for name in sent(setup) if name not in held.get(setup.name, ())]
         for name in names:
             outbox.put(setup.name, m.StateTensor(part="weight", name=name), [state.weights[name]])
         for (name, key), tensor in state.optimizer.items():

@@ -128,7 +128,8 @@ def train(
             outbox = Outbox(stages.endpoint, _HANDED_OUT_BYTES)
             if takes_over is None:
                 observer.on(report.PhaseEvent("handing out weights"))
-                hand_out(outbox, stages.endpoint, setups.values(), stages.states)
+                held = {stage: at.holds for stage, at in stages.places.items()}
+                hand_out(outbox, stages.endpoint, setups.values(), stages.states, held=held)
                 stages.states.clear()
             control = run_control(
                 plan,

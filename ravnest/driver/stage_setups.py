@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 
 from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window, links_of_ring
+from ravnest.checkpoints.own_copies import StoredCopy
 from ravnest.checkpoints.tensor_stream import PIECE_BYTES
 from ravnest.driver.imitation import Imitation, device_of, imitated_node, stages_elsewhere
 from ravnest.errors import InvalidInput
@@ -48,6 +49,10 @@ class Initial(Protocol):
 
     def only(self, names: Collection[str]) -> tuple[Initialization, ...]:
         """How those of `names` are made that can be."""
+        ...
+
+    def stored(self, names: Collection[str]) -> Mapping[str, StoredCopy]:
+        """Where those of `names` lie that files hold."""
         ...
 
 
@@ -157,6 +162,7 @@ def stage_setups(
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
+    weights = {name: {spec.name for spec in program.weight_specs} for name, program in programs.items()}
     limit = _largest_message_bytes(plan, programs.values())
     by_cluster = {
         cluster.name: [programs[stage_name(cluster.name, index)] for index in range(len(cluster.stages))]
@@ -221,7 +227,8 @@ def stage_setups(
                 imitated=imitated,
                 tied=tied[index],
                 timeline=timeline,
-                initial=() if initial is None else initial.only({spec.name for spec in programs[name].weight_specs}),
+                initial=() if initial is None else initial.only(weights[name]),
+                stored={} if initial is None else initial.stored(weights[name]),
             )
     return setups
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from ravnest.checkpoints.own_copies import StoredCopy
 from ravnest.errors import InvalidInput
 from ravnest.factories import describe
 from ravnest.job.config import Job
@@ -66,6 +67,10 @@ class WeightsFromSeed(Mapping[str, Tensor]):
             return ()
         wanted = [[name for name in part.results if name in names] for part in self._recorded]
         return tuple(part.only(mine) for part, mine in zip(self._recorded, wanted, strict=True) if mine)
+
+    def stored(self, names: Collection[str]) -> dict[str, StoredCopy]:
+        """Where those of `names` lie that files hold: nowhere."""
+        return {}
 
     @cached_property
     def _recorded(self) -> tuple[Initialization, ...] | str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ravnest.checkpoints.own_copies import StoredCopy, digest_of
 from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.errors import InvalidInput
 from ravnest.job.config import InitialWeightsConfig, Job
@@ -57,6 +58,7 @@ class PretrainedWeights(Mapping[str, Tensor]):
         self.places = places
         """The name in the files of each weight that they hold."""
         self._from_seed = made
+        self._digests: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.files.read(self.places[name]) if name in self.places else self._from_seed[name]
@@ -77,6 +79,17 @@ class PretrainedWeights(Mapping[str, Tensor]):
         """How those of `names` are made that no file holds."""
         missing = [name for name in names if name not in self.places]
         return self._from_seed.only(missing) if missing else ()
+
+    def stored(self, names: Collection[str]) -> dict[str, StoredCopy]:
+        """Where those of `names` lie that files hold, with their digests. Each tensor is read once for its digest."""
+        for name in names:
+            if name in self.places and name not in self._digests:
+                self._digests[name] = digest_of(self[name])
+        return {
+            name: StoredCopy(str(self.files.stored[place].file.resolve()), place, self._digests[name])
+            for name in names
+            if (place := self.places.get(name)) is not None
+        }
 
     @cached_property
     def _made(self) -> tuple[str, ...]:

@@ -109,7 +109,8 @@ def heard(message: bytes) -> StageAddress | StageOutcome | RavnestError:
         match said:
             case {"at": dict() as at}:
                 samples = None if at["samples"] is None else (int(at["samples"][0]), int(at["samples"][1]))
-                return StageAddress(**(at | {"peer": PeerAddress(**at["peer"]), "samples": samples}))
+                read = {"peer": PeerAddress(**at["peer"]), "samples": samples, "holds": tuple(map(str, at["holds"]))}
+                return StageAddress(**(at | read))
             case {"outcome": dict() as outcome}:
                 return StageOutcome(**outcome)
             case {"wrong": dict() as wrong}:
@@ -145,7 +146,9 @@ def serve(
         return
     leash.allow(START_DEADLINE_S)  # the others may take longer
     cores = len(os.sched_getaffinity(0))
-    address = StageAddress(stage.address, process_space(), os.getpid(), cores, stage.samples, began_s())
+    address = StageAddress(
+        stage.address, process_space(), os.getpid(), cores, stage.samples, holds=stage.holds, began_s=began_s()
+    )
     line.send(told(address))
     peers = {peer: PeerAddress(**at) for peer, at in json.loads(line.receive()).items()}
     leash.release()  # a stage that runs has deadlines of its own

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ravnest.checkpoints.own_copies import copies_here
 from ravnest.errors import NodeLost
 from ravnest.job.experts_table import close_experts
 from ravnest.stage import epoch_messages as em
@@ -55,6 +56,8 @@ class StageProcess:
         """Whether the stage has begun to train."""
         torch.set_num_threads(setup.machine.threads)
         self._source = batch_source(setup)
+        begins = not setup.transport.joins and setup.successor is None
+        self._own = copies_here(setup.stored) if begins else {}
         self._endpoint = _bound(setup, host)
 
     @property
@@ -66,6 +69,11 @@ class StageProcess:
     def samples(self) -> tuple[int, int] | None:
         """The samples of the training and the held-out set; None where this stage reads neither."""
         return None if self._source is None else self._source.samples
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """The initial weights that this machine's own files hold, which need not be sent."""
+        return tuple(self._own)
 
     def run(self, peers: Mapping[str, PeerAddress]) -> None:
         """Train until the driver says stop. Raises whatever else ends it. Then computing has ended, and the endpoint is
@@ -102,7 +110,8 @@ class StageProcess:
             return joining(self._setup, self._endpoint, executor, self._source)
         made = make_initial(self._setup, self._endpoint)
         begin, weights, optimizer = receive_state(self._endpoint)
-        weights |= made
+        weights |= made | self._own
+        self._own = {}
         make = partial(assemble, self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
         runtime = living(self._endpoint, make, begin.tensors, self._setup.machine.threads)
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, started())

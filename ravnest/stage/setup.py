@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster_planner import WorkTimes
+from ravnest.checkpoints.own_copies import StoredCopy
 from ravnest.job.config import Job
 from ravnest.pipeline import StageShape, stage_name
 from ravnest.splitting import Initialization, StageProgram
@@ -180,6 +181,8 @@ class StageSetup:
     """Whether to record what is done and when, for trace.json."""
     initial: tuple[Initialization, ...] = ()
     """How the stage makes initial weights itself; empty where all are sent."""
+    stored: Mapping[str, StoredCopy] = field(default_factory=dict)
+    """The initial weights that files hold, by name: the stage takes those that its machine has, too, from there."""
     successor: "StageSetup | None" = None
     """Of a warm spare, whose own setup has a name of its own: the stage whose place it takes."""
 
@@ -250,5 +253,7 @@ class StageAddress:
     cores: int
     samples: tuple[int, int] | None = None
     """The samples of the training and the held-out set, as the stage reads them; None where it reads none."""
+    holds: tuple[str, ...] = ()
+    """The initial weights that it has read from files of its own machine."""
     began_s: float = 0.0
     """When its process began, in seconds since 1970: with `pid` it tells it from all others of its machine."""

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
+from ravnest.checkpoints.own_copies import copies_here
 from ravnest.checkpoints.weight_files import WeightFiles
 from ravnest.driver.preparation import hand_out, needed, states_for
 from ravnest.errors import InvalidInput
@@ -73,6 +74,25 @@ class Outbox:
 
     def send(self, peer, lane, message):
         pass
+
+
+def test_a_stage_is_not_sent_what_files_of_its_own_machine_hold(tmp_path):
+    """With a copy of the files under the same path nothing is sent of them, and elsewhere all; both begin alike."""
+    save_file(other_weights(tiny_job()), tmp_path / "start.safetensors")
+    job = job_from(tmp_path / "start.safetensors")
+    pretrained = pretrained_weights(job, JOB_FILE, captured_job(job))
+    setups, plan = setups_of(job, parts=(2, 1), initial=pretrained)
+    states = states_for(setups, plan, job, None, pretrained)
+    everywhere, own = Outbox(), Outbox()
+    hand_out(everywhere, everywhere, setups.values(), states)
+    held = {"c0.s1": copies_here(setups["c0.s1"].stored)}
+    hand_out(own, own, setups.values(), states, held=held)
+    assert own.sent.keys() == {"c0.s0", "c1.s0"}
+    assert held["c0.s1"].keys() == everywhere.sent["c0.s1"].keys()
+    assert all(torch.equal(tensor, everywhere.sent["c0.s1"][name]) for name, tensor in held["c0.s1"].items())
+    assert set(own.sent["c0.s0"]) == set(needed(setups["c0.s0"])) - setups["c0.s0"].made_names
+    (tmp_path / "start.safetensors").write_bytes(b"other")
+    assert copies_here(setups["c0.s1"].stored) == {}
 
 
 def test_each_stage_s_start_reads_its_own_span_and_nothing_else(tmp_path, monkeypatch):

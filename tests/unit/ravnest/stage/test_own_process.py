@@ -32,6 +32,7 @@ class Process:
     error: Exception | None = None
     address = PeerAddress("127.0.0.1", 5000, 5001)
     samples = (240, 10)
+    holds = ("first.weight",)
 
     trains = False
 
@@ -102,6 +103,7 @@ def test_a_failure_of_a_stage_is_its_outcome_in_one_line(error: Exception | None
     serve(starter, leash, lambda setup, host: cast("Any", made(error)))
     address, outcome = starter.heard
     assert address.samples == (240, 10)
+    assert address.holds == ("first.weight",)
     assert outcome.error == said
     assert outcome == StageOutcome() or (outcome.details or "").startswith("Traceback")
     # Nobody may hear that the process is not wanted any more: it ends by itself before it runs, and after.

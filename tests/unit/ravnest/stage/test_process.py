@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from ravnest.checkpoints.own_copies import StoredCopy, digest_of
 from ravnest.errors import NodeLost
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
@@ -112,6 +114,34 @@ def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(mo
     assert begun["weights"]["w"].tolist() == [1.0, 1.0]
     assert begun["optimizer"]["w", "exp_avg"].tolist() == [0.0, 0.0]
     assert any(isinstance(each.message, m.StageStarted) for each in driver.poll(0.0))
+
+
+def test_a_process_takes_from_files_of_its_machine_what_they_hold_unless_it_joins(monkeypatch, tmp_path):
+    (setup,) = setups_of(tiny_job(), parts=(1,))[0].values()
+    own, file = torch.arange(3.0), tmp_path / "model.safetensors"
+    save_file({"stored": own}, file)
+    copies = {"w": StoredCopy(str(file), "stored", digest_of(own)), "other": StoredCopy(str(file), "stored", "0" * 64)}
+    setup = replace(setup, stored=copies)
+    network = InProcessNetwork()
+    endpoint, driver = network.endpoint(setup.name, m.codec()), network.endpoint(m.DRIVER, m.codec())
+    network.connect_all()
+    begun = {}
+
+    def record(setup, endpoint, executor, source, weights, optimizer, version):
+        begun.update(weights)
+        return SimpleNamespace(stopped=True, stands_by=None)
+
+    monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
+    monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: InlineExecutor())
+    monkeypatch.setattr(process, "assemble", record)
+    driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=1, version=0))
+    driver.send(setup.name, Lane.BULK, m.StateTensor(part="weight", name="other"), [torch.ones(2)])
+    made = StageProcess(setup, "127.0.0.1")
+    assert made.holds == ("w",)
+    made.run({})
+    assert {name: tensor.tolist() for name, tensor in begun.items()} == {"w": [0.0, 1.0, 2.0], "other": [1.0, 1.0]}
+    joins = replace(setup, transport=replace(setup.transport, joins=True))
+    assert StageProcess(joins, "127.0.0.1").holds == ()
 
 
 def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monkeypatch):
