@@ -21,11 +21,10 @@ from cluster_planner import (
     Stage,
     Workload,
     averaging_factor,
-    make_rings,
-    predict,
 )
 from cluster_planner.pipeline.best_pipeline import Pipeline, timed
 from cluster_planner.pipeline.memory_fit import recomputing
+from cluster_planner.predict.plan_worths import PlanWorths
 
 MOST_PREDICTED = 4000
 """Plans predicted for one fleet, at most; beyond, the answer is not the proven best."""
@@ -49,7 +48,7 @@ def best_of_all(fleet: Fleet, costs: ModelCosts, work: Workload, least: int, kno
         for group in itertools.combinations(fleet.names, size)
     }
     able = {group: found for group, found in pipelines.items() if found}
-    best, looked = known, 0
+    worths, best, looked = PlanWorths(fleet, spans), known, 0
     for clusters in range(1, len(fleet.nodes) // least + 1):
         factor = averaging_factor(clusters, work)
         for groups in sorted(_disjoint(list(able), clusters), key=lambda gs: -sum(able[g][0].value for g in gs)):
@@ -60,13 +59,8 @@ def best_of_all(fleet: Fleet, costs: ModelCosts, work: Workload, least: int, kno
                 looked += 1
                 if looked > MOST_PREDICTED:
                     return Best(best, proven=False, predicted=looked)
-                best = max(best, _objective(fleet, spans, chosen))
+                best = max(best, worths.of([Cluster("", one.window, one.stages) for one in chosen]))
     return Best(best, proven=True, predicted=looked)
-
-
-def _objective(fleet: Fleet, spans: SpanCosts, chosen: Sequence[Pipeline]) -> float:
-    clusters = [Cluster(f"c{i}", one.window, one.stages) for i, one in enumerate(chosen)]
-    return predict(fleet, spans, clusters, make_rings(fleet, spans, clusters)).prediction.objective
 
 
 def _pipelines(fleet: Fleet, spans: SpanCosts, group: Sequence[str]) -> Iterator[Pipeline]:

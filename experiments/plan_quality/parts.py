@@ -27,7 +27,7 @@ def brute_force(*, quick: bool) -> Part:
 def hard_brute_force(*, quick: bool) -> Part:
     """The same of 1f1b in tight memory, of stages that recompute there, and of rounds that starve."""
     title = "Small fleets in tight memory (1f1b, or recomputing), or with rounds that starve, against the best of all"
-    return _against_all("brute_force_hard", title, hard_case, 12 if quick else 150, 4 if quick else 7)
+    return _against_all("brute_force_hard", title, hard_case, 12 if quick else 120, 4 if quick else 7)
 
 
 def _against_all(name: str, title: str, case: Callable[[int, int], Case], cases: int, most_nodes: int) -> Part:

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from cluster_planner import NoFeasiblePlan, make_plan
 from experiments.plan_quality.brute_force import best_of_all
-from experiments.plan_quality.small_fleets import small_case, tight_case
+from experiments.plan_quality.small_fleets import recomputing_case, small_case, tight_case
 
 
 def test_plans_of_few_nodes_come_near_the_best_and_never_above_it() -> None:
@@ -32,3 +34,15 @@ def test_1f1b_in_tight_memory_is_cut_by_what_each_place_holds() -> None:
     best = best_of_all(fleet, costs, work, 1)
     assert best.proven
     assert plan.predicted.objective == pytest.approx(best.objective)
+
+
+@pytest.mark.parametrize("seed", [19, 22])
+def test_the_stages_that_recompute_are_those_with_which_the_plan_is_worth_most(seed: int) -> None:
+    fleet, costs, work = recomputing_case(seed, most_nodes=4)
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    best = best_of_all(fleet, costs, work, 1)
+    assert best.proven
+    assert plan.predicted.objective == pytest.approx(best.objective)
+    assert any(stage.recomputes for cluster in plan.clusters for stage in cluster.stages)
+    without = best_of_all(fleet, costs, replace(work, activation_checkpointing="never"), 1)
+    assert without.objective < best.objective
