@@ -80,7 +80,13 @@ def _size(message: Message, tensors: tuple[Tensor, ...]) -> Said:
 
 def _samples(message: Message, tensors: tuple[Tensor, ...]) -> Said:
     if isinstance(message, TransferMessage):
-        message = TransferMessage(what=message.what, step=message.step, tensors=message.tensors, samples=10**9)
+        message = TransferMessage(
+            what=message.what,
+            step=message.step,
+            tensors=message.tensors,
+            samples=10**9,
+            micro_batches=message.micro_batches,
+        )
     return message, tensors
 
 

@@ -6,6 +6,7 @@ has ended. Only computing is imitated: a micro-batch is really computed, and tak
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,12 @@ from unittest import mock
 
 from experiments.collaboration.virtual_network import Machine, VirtualNetwork
 from ravnest.collaboration import backbone as backbone_module
+from ravnest.collaboration import stand_by as stand_by_module
 from ravnest.collaboration import volunteer as volunteer_module
-from ravnest.collaboration.backbone import Backbone, BackboneResult
+from ravnest.collaboration.backbone import Backbone
+from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
 from ravnest.collaboration.invitation import Invitation
+from ravnest.collaboration.serving import serve_or_stand_by
 from ravnest.collaboration.trainer import MicroBatch, Trainer
 from ravnest.collaboration.volunteer import Volunteer
 from ravnest.dht import new_identity
@@ -73,7 +77,10 @@ class VirtualWorld:
         self.out = folder / "out"
         self.home = folder / "home"
         self.invitation: Invitation | None = None
-        self.result: BackboneResult | None = None
+        self.results: dict[int, BackboneResult] = {}
+        """By the number of the backbone machine."""
+        self.serving: list[int] = []
+        """The numbers of the machines that have begun to serve, in that order."""
         self.steps = 0
         """That the backbone has made."""
         self.volunteers: dict[str, Volunteer] = {}
@@ -85,32 +92,56 @@ class VirtualWorld:
         with (
             mock.patch.object(backbone_module, "Lines", self.net.lines),
             mock.patch.object(volunteer_module, "Lines", self.net.lines),
+            mock.patch.object(stand_by_module, "Lines", self.net.lines),
         ):
             try:
                 yield self
             finally:
                 self.net.close()
 
-    def start_backbone(self, up: float = FAST, down: float = FAST) -> Machine:
-        """Start the backbone; returns once it listens."""
+    def start_backbone(
+        self, up: float = FAST, down: float = FAST, *, number: int = 0, machines: int = 1, resume: bool = False
+    ) -> Machine:
+        """Start a backbone machine: the first, or the one of that number of so many.
+
+        Returns once the first one listens; a further one is given the keys, and nothing else, unless it resumes.
+        """
+        ports = [PORT + other for other in range(machines)]
+        own = ports.pop(number)
+        out = self.out if not number else self.out.with_name(f"out{number}")
+        if number and not out.exists():
+            out.mkdir()
+            shutil.copy(self.out / "keys.json", out / "keys.json")
+
+        def ready(backbone: Backbone) -> None:
+            self.invitation = self.invitation or backbone.invitation
+            self.serving.append(number)
 
         def program() -> None:
-            with Backbone(
-                self.job,
-                self.job_file,
-                self.out,
-                listen=f"127.0.0.1:{PORT}",
+            self.results[number] = serve_or_stand_by(
+                BackboneState(
+                    self.job, self.job_file, out, resume=resume or number > 0, tell=self._tell, now=self.net.now
+                ),
+                listen=f"127.0.0.1:{own}",
+                addresses=(f"127.0.0.1:{own}",),
+                others=tuple(f"127.0.0.1:{port}" for port in ports),
+                serves_first=not number and not resume,
+                ready=ready,
                 tell=self._tell,
                 now=self.net.now,
-            ) as backbone:
-                self.invitation = backbone.invitation
-                self.result = backbone.serve()
+                sleep=self.net.sleep,
+            )
 
-        machine = self.net.start("backbone", program, up, down)
+        machine = self.net.start(f"backbone {number}", program, up, down)
         assert self.net.run(lambda: self.invitation is not None or machine.error is not None, 60.0)
         if machine.error is not None:
             raise machine.error
         return machine
+
+    @property
+    def result(self) -> BackboneResult | None:
+        """What any backbone machine has returned, once one has."""
+        return next(iter(self.results.values()), None)
 
     def join(
         self, name: str, samples_per_s: float, up: float = FAST, down: float = FAST, leaves_after: int = 0
@@ -147,7 +178,7 @@ class _Volunteer(Volunteer):
             new_identity(),
             name,
             world.home,
-            agree=lambda code, folder, files: True,
+            agree=lambda code, folder, files, signatures: True,
             now=world.net.now,
             sleep=world.net.sleep,
             patience_s=600.0,

@@ -36,9 +36,20 @@ def start(
         "runs/collaboration"
     ),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the collaboration in --out.")] = False,
+    other: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Another backbone machine, with the same keys.json; one serves, others stand by."
+        ),
+    ] = None,
 ) -> None:
     """Be the backbone of a collaboration until the job's end. Ctrl-C saves the state; --resume goes on from it."""
+    import time
+
     from ravnest.collaboration.backbone import Backbone
+    from ravnest.collaboration.backbone_state import BackboneState
+    from ravnest.collaboration.invitation import endpoint
+    from ravnest.collaboration.serving import serve_or_stand_by
     from ravnest.errors import InvalidInput
     from ravnest.job.config import load_job
 
@@ -48,15 +59,30 @@ def start(
             key="--address",
             hint="its public address or name; to try it on one machine, --listen 127.0.0.1:7800 needs none",
         )
-    with (
-        _stopped_by_signals() as stop,
-        Backbone(
-            load_job(job), job, out, listen=listen, addresses=tuple(address or ()), resume=resume, tell=typer.echo
-        ) as backbone,
-    ):
+    for one in (*(address or ()), *(other or ())):
+        endpoint(one)
+    if other and not address:
+        raise InvalidInput(
+            "expected where the other backbone machines find this one, as HOST:PORT",
+            key="--address",
+            hint="beside --other",
+        )
+
+    def ready(backbone: Backbone) -> None:
         typer.echo(f"invitation: {backbone.invitation_file} (whoever has this line can join)")
         typer.echo(f"volunteers join by: ravnest collaborate join {backbone.invitation_file}")
-        result = backbone.serve(stop)
+
+    with _stopped_by_signals() as stop:
+        result = serve_or_stand_by(
+            BackboneState(load_job(job), job, out, resume=resume, tell=typer.echo, now=time.monotonic),
+            listen=listen,
+            addresses=tuple(address or ()),
+            others=tuple(other or ()),
+            serves_first=not resume,
+            stop=stop,
+            ready=ready,
+            tell=typer.echo,
+        )
     if result.weights is None:
         typer.echo(f"stopped after {result.steps} steps; go on with --resume")
         raise typer.Exit(130)
@@ -71,6 +97,12 @@ def join(
     key_file: Annotated[
         Path | None, typer.Option(help="Your key, by which samples are counted; made if there is none.")
     ] = None,
+    moderators: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Public keys, one a line: run code that one of them has signed, and no other."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or mps.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; without it, what torch takes.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Leave after so long; without it, at the end.")] = None,
@@ -82,6 +114,7 @@ def join(
     import time
 
     from ravnest.collaboration.invitation import read_invitation
+    from ravnest.collaboration.signatures import read_keyring
     from ravnest.collaboration.volunteer import Volunteer
     from ravnest.dht import new_identity, read_identity
 
@@ -89,6 +122,7 @@ def join(
         import torch
 
         torch.set_num_threads(threads)
+    keyring = None if moderators is None else read_keyring(moderators)
     home = Path.home() / ".ravnest" / "collaborations"
     given = read_invitation(_line_of(invitation))
     key = key_file or home.parent / "volunteer.key"
@@ -100,7 +134,9 @@ def join(
         read_identity(key),
         name or getpass.getuser(),
         home,
-        agree=lambda code, folder, files: _agrees(code, folder, files, yes=yes),
+        agree=lambda code, folder, files, signatures: (
+            _agrees(code, folder, files, yes=yes) if keyring is None else is_signed(code, signatures, keyring)
+        ),
         device=device,
         tell=typer.echo,
         patience_s=60 * patience_minutes,
@@ -110,6 +146,31 @@ def join(
         done = volunteer.work(lambda: stop() or (ends_s is not None and time.monotonic() > ends_s))
     held = f"; weights' hash {done.weights[:16]}" if done.weights else ""
     typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{held}")
+
+
+@collaborate.command(epilog="Example: ravnest collaborate sign job.yaml >> runs/collaboration/signatures.txt")
+def sign(
+    job: Annotated[Path, typer.Argument(metavar="JOB_YAML", help="The job whose folder you have read.")],
+    key_file: Annotated[
+        Path | None, typer.Option(help="Your key, in which volunteers trust; made if there is none.")
+    ] = None,
+) -> None:
+    """Sign the code of a job as a moderator. The line goes to signatures.txt of the backbone's folder."""
+    from ravnest.collaboration.code_bundle import code_hash, collected
+    from ravnest.collaboration.signatures import signed
+    from ravnest.dht import new_identity, read_identity
+    from ravnest.errors import InvalidInput
+
+    if not job.is_file():
+        raise InvalidInput("expected the job.yaml of a collaboration", path=str(job))
+    key = key_file or Path.home() / ".ravnest" / "moderator.key"
+    if not key.exists():
+        key.parent.mkdir(parents=True, exist_ok=True)
+        new_identity().write(key)
+    identity = read_identity(key)
+    code = code_hash(collected(job))
+    typer.echo(f"public key: {identity.public_key.hex()}; code: {code}", err=True)
+    typer.echo(signed(identity, code))
 
 
 @collaborate.command(epilog="Example: ravnest collaborate people runs/collaboration")
@@ -143,6 +204,18 @@ def _line_of(invitation: str) -> str:
         return Path(invitation).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read as an invitation: {error}", path=invitation) from None
+
+
+def is_signed(code: str, signatures: tuple[bytes, ...], keyring: list[str]) -> bool:
+    """Whether a moderator has signed the code; says who."""
+    from ravnest.collaboration.signatures import signers
+
+    found = signers(signatures, code, keyring)
+    for key in found:
+        typer.echo(f"code {code} is signed by {key}")
+    if not found:
+        typer.echo(f"code {code} is signed by none of your {len(keyring)} moderators: it is not run")
+    return bool(found)
 
 
 def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:

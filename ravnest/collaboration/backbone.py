@@ -8,35 +8,32 @@ its own line and no other.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from random import SystemRandom
 
 from torch import Tensor
 
-from ravnest.collaboration.backbone_state import BackboneState
-from ravnest.collaboration.code_bundle import code_hash, collected
-from ravnest.collaboration.invitation import Invitation, listening_at
+from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
+from ravnest.collaboration.invitation import listening_at
 from ravnest.collaboration.messages import (
+    CODE_BYTES,
     COLLABORATION,
-    PROTOCOL,
     AliveMessage,
-    ChallengeMessage,
-    CodeMessage,
     CollectMessage,
     EndMessage,
+    FollowMessage,
     GotMessage,
     HelloMessage,
     JoinMessage,
+    LedgerMessage,
     OpenMessage,
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
     TensorMessage,
     TransferMessage,
-    WelcomeMessage,
 )
 from ravnest.collaboration.spot_checks import SpotChecks
+from ravnest.collaboration.stand_by import is_served_further
 from ravnest.collaboration.step_owner import (
     CollectOn,
     CommitStep,
@@ -57,7 +54,6 @@ from ravnest.collaboration.transfers import form_in_words, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
-from ravnest.job.config import Job
 from ring_allreduce.transport import LineClosed, LineEvent, LineOpened, Lines, LineSaid, Message
 
 SIGN_IN_S = 30.0
@@ -79,6 +75,9 @@ AVERAGES_FIRST = 0.5
 
 LONGEST_WAIT_S = 0.5
 
+LOOK_EVERY_S = 60.0
+"""A backbone that serves looks so often whether another one does."""
+
 ALIVE_S = 10.0
 """Volunteers hear something at least this often, unless the backbone evaluates or writes for longer."""
 
@@ -86,59 +85,45 @@ HAND_OUT_S = 120.0
 """At the end volunteers may take so long, or the steps' own patience, to take the last averages."""
 
 
-@dataclass(frozen=True)
-class BackboneResult:
-    """What a collaboration has come to."""
-
-    steps: int
-    weights: Path | None
-    """None where it was stopped before its end."""
-    weights_hash: str
-    """Of the weights in memory: every volunteer that has applied all averages has the same."""
-
-
 class Backbone:
     """One backbone. `with` it, `serve` until the job's end; leaving the block ends all lines."""
 
     def __init__(
         self,
-        job: Job,
-        job_file: Path,
-        folder: Path,
+        kept: BackboneState,
         *,
         listen: str,
         addresses: tuple[str, ...] = (),
-        resume: bool = False,
+        others: tuple[str, ...] = (),
         tell: Callable[[str], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`listen`: HOST:PORT of this machine, port 0 for any free one. `addresses`: HOST:PORT where volunteers find
-        it, if others than that. Raises InvalidInput, TransportError."""
+        it, if others than that. `others`: HOST:PORT of the other backbone machines. Raises InvalidInput,
+        TransportError."""
         self._tell, self._now = tell, now
         host, port = listening_at(listen)
-        if folder.resolve() == job_file.resolve().parent:
-            raise InvalidInput("is the job's folder, which volunteers are sent", path=str(folder), key="--out")
-        self._files = collected(job_file)
-        self._job_name = job_file.name
-        self._kept = BackboneState(job, job_file, folder, resume=resume, tell=tell, now=now)
-        self._trainer = self._kept.trainer
+        self._kept = kept
+        self._trainer = kept.trainer
         self._verifier = new_identity()
         self._owner = StepOwner(self._trainer.target_batch, self._trainer.step)
         self._sum = StepSum(self._trainer.forms)
-        self._checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
+        self._checks = SpotChecks(
+            self._trainer.job.spot_check_share,
+            self._trainer.job.micro_batch,
+            self._trainer.again,
+            SystemRandom().random,
+        )
         self._visitors: dict[int, Visitor] = {}
         self._visits = 0
-        self._committed_s = self._states_from_s = self._now()
-        self._alive_s = self._now()
-        self._ending = False
-        kept = self._kept.store.secrets
-        self._lines = Lines(COLLABORATION, bytes.fromhex(kept.token), listen=(host, port, kept.keys()))
+        self._committed_s = self._states_from_s = self._looked_s = self._alive_s = self._now()
+        self._ending = self._steps_down = False
+        self._others = others
+        secrets = kept.store.secrets
+        self._lines = Lines(COLLABORATION, bytes.fromhex(secrets.token), listen=(host, port, secrets.keys()))
         shown = f"[{host}]" if ":" in host else host
-        found_at = addresses or (f"{shown}:{self._lines.port}",)
-        self.invitation = Invitation(
-            found_at, kept.backbone_public, kept.guest_public, kept.guest_secret, kept.token, code_hash(self._files)
-        )
-        self.invitation_file = self._kept.store.save_invitation(self.invitation.line())
+        self.invitation = kept.invitation((*(addresses or (f"{shown}:{self._lines.port}",)), *others))
+        self.invitation_file = kept.store.save_invitation(self.invitation.line())
 
     def __enter__(self) -> "Backbone":
         return self
@@ -152,11 +137,11 @@ class Backbone:
         return self._trainer.step
 
     def serve(self, stop: Callable[[], bool] = lambda: False) -> BackboneResult:
-        """Serve until the job's end, or until `stop` says so. Then the state is on the disk."""
+        """Serve until the job's end, until `stop` says so, or until another backbone is further. The state is kept."""
         began_s = self._now()
         minutes = self._trainer.job.stop.minutes
         total = self._trainer.total_steps
-        while not stop() and (total is None or self.step < total):
+        while not stop() and not self._steps_down and (total is None or self.step < total):
             if minutes is not None and self._now() - began_s >= 60 * minutes:
                 total = self.step
                 break
@@ -177,7 +162,10 @@ class Backbone:
             self._hand_out(stop)
             self._kept.evaluate()
             self._kept.store.save_people(self._kept.people)
-        return BackboneResult(self.step, weights, self._trainer.weights_hash())
+        if self._steps_down:
+            for visitor in list(self._visitors.values()):
+                self._put_out(visitor, "another backbone serves", may_return=True)
+        return BackboneResult(self.step, weights, self._trainer.weights_hash(), self._steps_down)
 
     def _hand_out(self, stop: Callable[[], bool]) -> None:
         """Let volunteers take the last averages, and tell each that has them that this is the end."""
@@ -208,7 +196,7 @@ class Backbone:
                     self._lines.hang_up(line, "no place")
                     return
                 visitor = self._visitors[line] = Visitor(line, self._now())
-                self._lines.send(line, ChallengeMessage(protocol=PROTOCOL, nonce=visitor.nonce))
+                self._lines.send(line, self._kept.challenge(visitor.nonce))
             case LineClosed(line=line, reason=reason):
                 gone = self._visitors.pop(line, None)
                 if gone is not None and gone.joined:
@@ -225,19 +213,23 @@ class Backbone:
 
     def _hear(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
         """Raises InvalidInput for what no volunteer of ours says at this point."""
-        if isinstance(message, HelloMessage) and visitor.person is None:
+        if isinstance(message, HelloMessage) and visitor.person is None and not visitor.agreed:
             self._welcome(visitor, message)
+        elif isinstance(message, FollowMessage) and visitor.person is None and not visitor.agreed:
+            form = form_in_words(self._trainer.forms)
+            visitor.prove_backbone(message, self._kept.store.secrets.backbone_secret, self._kept.code, form)
+            self._lines.trust(visitor.line)
         elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.agreed:
             if message.form != form_in_words(self._trainer.forms):
                 raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
             visitor.agreed, visitor.order = True, message.order
         elif not visitor.joined:
             raise InvalidInput(f"{type(message).__name__} out of turn")
-        elif isinstance(message, ProgressMessage):
+        elif isinstance(message, ProgressMessage) and not visitor.follows:
             self._progress(visitor, message)
         elif isinstance(message, GotMessage):
             visitor.outgoing.got(message.pieces)
-        elif isinstance(message, TransferMessage | TensorMessage | PieceMessage):
+        elif isinstance(message, TransferMessage | TensorMessage | PieceMessage) and not visitor.follows:
             self._contribution(visitor, message, event)
         else:
             raise InvalidInput(f"{type(message).__name__} is nothing that a volunteer says")
@@ -247,16 +239,24 @@ class Backbone:
         visitor.person = self._kept.people.came(key, visitor.name)
         self._visits += 1
         self._lines.trust(visitor.line)
-        for path, data in self._files.items():
-            self._lines.send(visitor.line, CodeMessage(path=path, data=data))
-        welcome = WelcomeMessage(files=len(self._files), job=self._job_name, session=self._visits)
-        self._lines.send(visitor.line, welcome)
+        for message in self._kept.welcome(self._visits):
+            self._lines.send(visitor.line, message)
 
     def _join(self, visitor: Visitor) -> None:
         visitor.joined = visitor.takes_state = True
         step, state = self._kept.of_joiners()
         visitor.outgoing.put(pieces("state", step, 0, state))
-        self._tell(f"{visitor.name} joins at step {step} ({len(list(self._joined()))} volunteers)")
+        if visitor.follows:
+            people = self._kept.people.text().encode()
+            self._send_ledger([visitor], b"", people)
+        volunteers = sum(not one.follows for one in self._joined())
+        self._tell(f"{visitor.name} joins at step {step} ({volunteers} volunteers)")
+
+    def _send_ledger(self, followers: list[Visitor], entry: bytes, people: bytes) -> None:
+        """What other backbone machines keep beside the averages. Too many people to send are left out."""
+        ledger = LedgerMessage(entry=entry, people=people if len(people) <= CODE_BYTES else b"")
+        for visitor in followers:
+            self._lines.send(visitor.line, ledger)
 
     def _progress(self, visitor: Visitor, message: ProgressMessage) -> None:
         if message.loss is not None:
@@ -329,6 +329,7 @@ class Backbone:
                             self._put_out(visitor, reason)
         if committed is not None:
             self._kept.apply(*committed)
+            self._send_ledger([one for one in self._joined() if one.follows], *self._kept.ledger())
 
     def _hand_on(self, committed: CommitStep) -> dict[str, Tensor]:
         """Send everyone the mean, which travels while it is applied here, and what is asked for the next step too."""
@@ -357,6 +358,9 @@ class Backbone:
             for visitor in self._visitors.values():
                 if visitor.agreed:
                     self._lines.send(visitor.line, AliveMessage(step=self.step))
+        if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
+            self._looked_s = now_s
+            self._steps_down = is_served_further(self._kept, self.invitation, self._others, self._now)
         self._pump()
 
     def _pump(self) -> None:

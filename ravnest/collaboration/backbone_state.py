@@ -1,21 +1,41 @@
 """What a backbone knows of the training: model and optimizer, the curve, the people, and all of it on the disk.
 
 In: averages of steps, in their order, and what volunteers say of their losses. Out: the state of a step for those who
-join, evaluations, and the files of backbone_store.py. Nobody's connection is known here.
+join, evaluations, and the files of backbone_store.py. Nobody's connection is known here. A machine that stands by has
+the same, from the state and the averages that the serving one sends it, and that one's lines of the curve.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from ravnest.collaboration.backbone_store import BackboneStore
+from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.curve import Curve
-from ravnest.collaboration.people import read_people
+from ravnest.collaboration.invitation import Invitation
+from ravnest.collaboration.messages import PROTOCOL, ChallengeMessage, CodeMessage, WelcomeMessage
+from ravnest.collaboration.people import FILE, parsed_people, read_people
+from ravnest.collaboration.signatures import read_signatures
 from ravnest.collaboration.trainer import Trainer
 from ravnest.collaboration.transfers import Form
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
+from ring_allreduce.transport import Message
+
+
+@dataclass(frozen=True)
+class BackboneResult:
+    """What a collaboration has come to."""
+
+    steps: int
+    weights: Path | None
+    """None where it was stopped before its end."""
+    weights_hash: str
+    """Of the weights in memory: every volunteer that has applied all averages has the same."""
+    stepped_down: bool = False
+    """Another backbone machine serves, and is further."""
 
 
 class BackboneState:
@@ -32,17 +52,38 @@ class BackboneState:
         now: Callable[[], float],
     ) -> None:
         """`resume`: go on from the last state in `folder`. Raises InvalidInput."""
+        if folder.resolve() == job_file.resolve().parent:
+            raise InvalidInput("is the job's folder, which volunteers are sent", path=str(folder), key="--out")
+        self.files = collected(job_file)
+        self.code, self.job_name = code_hash(self.files), job_file.name
         self.trainer = Trainer(job, job_file)
         self.store = BackboneStore(folder, resume=resume)
         self.people = read_people(folder)
+        self.signatures = read_signatures(folder, self.code)
         self._tell, self._now = tell, now
+        self.term = self.store.read_term()
+        """Rises by one when another machine takes over."""
+        self.holds_state = not resume or self.store.begun
+        """A machine that was only given keys has no state of the collaboration yet."""
         if resume:
             self._take_up()
         self._curve = Curve(self.trainer.step * self.trainer.target_batch, now())
+        self._every = max(1, job.evaluate_every // self.trainer.target_batch)
+        self._lines = self._people_text = b""  # since ledger()
         self._evaluated = 0
         self._joiners: tuple[int, list[tuple[Form, Tensor]]] | None = None
         self.most_samples = self.trainer.target_batch + job.micro_batch - 1
         """Of one contribution: a volunteer stops at a whole batch, and its last micro-batch may go beyond it."""
+
+    def challenge(self, nonce: bytes) -> ChallengeMessage:
+        """The first word on a line."""
+        return ChallengeMessage(protocol=PROTOCOL, nonce=nonce, term=self.term, step=self.trainer.step)
+
+    def welcome(self, visit: int) -> list[Message]:
+        """The code, and what is said after it to a volunteer on its visit of that number."""
+        code: list[Message] = [CodeMessage(path=path, data=data) for path, data in self.files.items()]
+        said = WelcomeMessage(files=len(code), job=self.job_name, session=visit, signatures=self.signatures)
+        return [*code, said]
 
     def of_joiners(self) -> tuple[int, list[tuple[Form, Tensor]]]:
         """The step, and the state as copies that all who join at that step share."""
@@ -55,14 +96,60 @@ class BackboneState:
         if step == self.trainer.step:
             self._curve.heard(loss, min(samples, self.most_samples))
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """(term, step): of two machines that serve, the greater one's counts."""
+        return self.term, self.trainer.step
+
+    def begin_term(self, term: int) -> None:
+        """Count from this term on, and write it down first."""
+        if term != self.term:
+            self.store.save_term(term)
+            self.term = term
+
+    def take_state(self, vectors: Mapping[str, Tensor], step: int) -> None:
+        """Hold the state of another machine, which serves."""
+        self.trainer.load(vectors, step)
+        self._joiners = None
+        self.holds_state = True
+        self.store.remove_states_after(step)
+        self.save()
+
+    def follow(self, mean: Mapping[str, Tensor]) -> None:
+        """Make a step that another machine has committed."""
+        self.trainer.apply(mean)
+        self._curve.begin(self.trainer.step * self.trainer.target_batch, self._now())
+        if self.trainer.step % self._every == 0:
+            self.save()
+
+    def take_ledger(self, entry: bytes, people: bytes) -> None:
+        """Keep the curve and the people of the machine that serves. Raises InvalidInput for what is neither."""
+        if entry:
+            if not entry.endswith(b"\n") or any(not line.startswith(b"{") for line in entry.splitlines()):
+                raise InvalidInput("the other backbone sent what is no line of a curve")
+            self.store.add_lines_to_curve(entry)
+        if people:
+            self.people = parsed_people(people, self.store.folder / FILE)
+            self.store.save_people(self.people)
+
+    def ledger(self) -> tuple[bytes, bytes]:
+        """The lines of the curve, and people.json if it was written, since this was last asked for."""
+        found = self._lines, self._people_text
+        self._lines = self._people_text = b""
+        return found
+
+    def invitation(self, addresses: tuple[str, ...]) -> Invitation:
+        """The invitation to this collaboration, whose backbones are found at these addresses."""
+        kept = self.store.secrets
+        return Invitation(addresses, kept.backbone_public, kept.guest_public, kept.guest_secret, kept.token, self.code)
+
     def apply(self, samples: Mapping[str, int], mean: Mapping[str, Tensor]) -> None:
         """Make a step of its mean over so many samples by peer; evaluate and save when that is due."""
         norm = self.trainer.apply(mean)
         entry = self._curve.committed(self.trainer.step, samples, norm, self._now())
-        self.store.add_to_curve(entry.fields)
+        self._lines += self.store.add_to_curve(entry.fields)
         self._tell(entry.line)
-        every = max(1, self.trainer.job.evaluate_every // self.trainer.target_batch)
-        if self.trainer.step % every == 0:
+        if self.trainer.step % self._every == 0:
             self.evaluate()
             self.save()
 
@@ -73,7 +160,7 @@ class BackboneState:
         self._evaluated = self.trainer.step
         found = self.trainer.evaluate()
         if found:
-            self.store.add_to_curve({"step": self.trainer.step, "held_out": found})
+            self._lines += self.store.add_to_curve({"step": self.trainer.step, "held_out": found})
             words = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
             self._tell(f"step {self.trainer.step}: held out: {words}")
 
@@ -82,6 +169,7 @@ class BackboneState:
         tensors = {form.name: tensor for form, tensor in self.trainer.state()}
         self.store.save_state(tensors, self.trainer.step, self.trainer.job.checkpoints.keep)
         self.store.save_people(self.people)
+        self._people_text = self.people.text().encode()
 
     def save_weights(self) -> Path:
         """Write the weights under the model's own names; returns the file."""

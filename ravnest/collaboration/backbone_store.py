@@ -2,6 +2,7 @@
 
 In: a folder. Out: files that a crash at any moment leaves usable: each is written beside its place and renamed.
 
+    term.txt            how often another machine has taken over (stand_by.py)
     keys.json           the Curve keys of the backbone and its guests, and the token; only the owner may read it
     invitation.txt      the line that volunteers are given
     curve.jsonl         a line for each step
@@ -63,6 +64,25 @@ class BackboneStore:
         folder.mkdir(parents=True, exist_ok=True)
         self.secrets = self._read_secrets() if begun else self._new_secrets()
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a state, or a line of the curve."""
+        return bool(self._states()) or (self.folder / "curve.jsonl").exists()
+
+    def read_term(self) -> int:
+        """The term of the last state; 0 where none was written. Raises InvalidInput."""
+        path = self.folder / "term.txt"
+        if not path.exists():
+            return 0
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+        if not text.isdecimal() or len(text) > 15:
+            raise InvalidInput("expected a whole number, as an earlier start wrote it", path=str(path))
+        return int(text)
+
+    def save_term(self, term: int) -> None:
+        """Write term.txt."""
+        self._write("term.txt", f"{term}\n".encode())
+
     def save_people(self, people: People) -> None:
         """Write people.json."""
         self._write(FILE, people.text().encode())
@@ -73,16 +93,27 @@ class BackboneStore:
         self._write(path.name, f"{line}\n".encode(), private=True)
         return path
 
-    def add_to_curve(self, entry: Mapping[str, object]) -> None:
-        """Add a line to curve.jsonl."""
-        line = json.dumps(entry, allow_nan=False) + "\n"
-        self._files.append_bytes(self.folder / "curve.jsonl", line.encode())
+    def add_to_curve(self, entry: Mapping[str, object]) -> bytes:
+        """Add a line to curve.jsonl, and return it."""
+        line = f"{json.dumps(entry, allow_nan=False)}\n".encode()
+        self.add_lines_to_curve(line)
+        return line
+
+    def add_lines_to_curve(self, lines: bytes) -> None:
+        """Add whole lines that another backbone has made."""
+        self._files.append_bytes(self.folder / "curve.jsonl", lines)
 
     def save_state(self, tensors: Mapping[str, Tensor], step: int, keep: int) -> None:
         """Write the state of a step, and remove all but the last `keep`."""
         self._save_tensors(_STATE.format(step), tensors)
         for old in self._states()[:-keep]:
             self._files.remove_file(old)
+
+    def remove_states_after(self, step: int) -> None:
+        """Remove the states of later steps: they were made in a term that does not count any more."""
+        for path in self._states():
+            if int(path.stem.removeprefix("state-")) > step:
+                self._files.remove_file(path)
 
     def save_weights(self, tensors: Mapping[str, Tensor]) -> Path:
         """Write weights.safetensors; returns its path."""

@@ -28,6 +28,11 @@ class Curve:
         self._loss = 0.0
         self._counted = 0
 
+    def begin(self, samples: int, now_s: float) -> None:
+        """Another step begins, after so many samples, of which others have made the last ones."""
+        self._samples, self._began_s = samples, now_s
+        self._loss, self._counted = 0.0, 0
+
     def heard(self, loss: float, samples: int) -> None:
         """A volunteer has a mean loss over so many samples of the step."""
         self._loss += loss * samples

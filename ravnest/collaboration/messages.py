@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -24,10 +24,15 @@ What = Literal["contribution", "average", "state"]
 
 
 class ChallengeMessage(Message, frozen=True, kw_only=True, tag="challenge"):
-    """The first word of a backbone on a new line: a volunteer signs the nonce."""
+    """The first word of a backbone on a new line: a volunteer signs the nonce.
+
+    `term` and `step` say how far this backbone is: of two that serve, the lesser one stops (stand_by.py).
+    """
 
     protocol: Count
     nonce: Bytes
+    term: Count = 0
+    step: Count = 0
 
 
 class HelloMessage(Message, frozen=True, kw_only=True, tag="hello"):
@@ -47,8 +52,12 @@ class CodeMessage(Message, frozen=True, kw_only=True, tag="code"):
 
 
 class WelcomeMessage(Message, frozen=True, kw_only=True, tag="welcome"):
-    """All files of the code were sent. `session` numbers the volunteers' visits, and seeds the order of its samples."""
+    """All files of the code were sent. `session` numbers the volunteers' visits, and seeds the order of its samples.
 
+    `signatures`: of the code, by moderators: each a public key and what it has signed (signatures.py).
+    """
+
+    signatures: Annotated[list[Annotated[bytes, at_most(96)]], at_most(16)]
     files: Count
     job: Annotated[str, at_most(200)]
     session: Count
@@ -67,6 +76,21 @@ class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
 
     form: Digest
     order: Annotated[str, at_most(128)]
+
+
+class FollowMessage(Message, frozen=True, kw_only=True, tag="follow"):
+    """Another backbone machine stands by, and is sent what volunteers are, and the ledger. `proof`: of stand_by.py."""
+
+    proof: Bytes
+    code: Digest
+    form: Text
+
+
+class LedgerMessage(Message, frozen=True, kw_only=True, tag="ledger"):
+    """Lines of curve.jsonl, and the content of people.json, empty where it has not changed."""
+
+    entry: Annotated[bytes, at_most(65536)]
+    people: Annotated[bytes, at_most(CODE_BYTES)]
 
 
 class TransferMessage(Message, frozen=True, kw_only=True, tag="transfer"):
@@ -146,6 +170,8 @@ COLLABORATION = Codec(
         WelcomeMessage,
         RefusedMessage,
         JoinMessage,
+        FollowMessage,
+        LedgerMessage,
         TransferMessage,
         TensorMessage,
         PieceMessage,

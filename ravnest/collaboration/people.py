@@ -61,10 +61,13 @@ class People:
 def read_people(folder: Path) -> People:
     """The people of a collaboration's folder; nobody where it has no people.json. Raises InvalidInput."""
     path = folder / FILE
-    if not path.exists():
-        return People()
+    return parsed_people(path.read_bytes(), path) if path.exists() else People()
+
+
+def parsed_people(data: bytes, path: Path) -> People:
+    """The people in the content of a people.json; `path` is named in errors. Raises InvalidInput."""
     try:
-        listed = [Person(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        listed = [Person(**entry) for entry in json.loads(data.decode())]
         if any(type(getattr(one, key)) is not kind for one in listed for key, kind in _KINDS.items()):
             raise TypeError
     except (ValueError, TypeError) as error:

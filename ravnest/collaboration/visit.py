@@ -109,6 +109,8 @@ class Member:
     """The model of the code that was sent, of a job, for a visit of that number."""
     tell: Callable[[str], None]
     given: Given = field(default_factory=Given)
+    signatures: tuple[bytes, ...] = ()
+    """Of the code that was sent last; whether they are any is not known yet."""
 
 
 class Visit:
@@ -187,6 +189,7 @@ class Visit:
             files[message.path] = message.data
             if len(files) > MOST_CODE_FILES:
                 raise InvalidInput(f"the backbone sends more than {MOST_CODE_FILES} files")
+        member.signatures = tuple(message.signatures)
         self._trainer = member.trainer(files, message.job, message.session)
         self._micro_batch = self._trainer.job.micro_batch
         self._lost = {form.name: torch.zeros(form.elements) for form in self._trainer.forms if form.wire != "exact"}

@@ -4,6 +4,7 @@ In: messages of its line. Out: contributions that are whole and valid, or why no
 signing the backbone's nonce; what it says before is nothing but that.
 """
 
+import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ravnest.collaboration.messages import (
     PROTOCOL,
+    FollowMessage,
     HelloMessage,
     PieceMessage,
     TensorMessage,
@@ -19,6 +21,7 @@ from ravnest.collaboration.messages import (
     signed_part,
 )
 from ravnest.collaboration.people import Person
+from ravnest.collaboration.stand_by import proof
 from ravnest.collaboration.transfers import Form, Incoming, Outgoing
 from ravnest.dht import KeyIdentity
 from ravnest.errors import InvalidInput
@@ -36,6 +39,8 @@ class Visitor:
     name: str = ""
     person: Person | None = None
     """None until it has proved who it is."""
+    follows: bool = False
+    """It is another backbone machine, which stands by: it is sent what volunteers are, and gives nothing."""
     agreed: bool = False
     """It has agreed to the code and has made the model."""
     order: str = ""
@@ -66,6 +71,14 @@ class Visitor:
             raise InvalidInput("the signature is not of this public key")
         self.name = hello.name
         return hello.public_key.hex()
+
+    def prove_backbone(self, message: FollowMessage, secret: str, code: str, form: str) -> None:
+        """Take it for another backbone machine, which knows the backbone's secret. Raises InvalidInput."""
+        if not hmac.compare_digest(message.proof, proof(secret, self.nonce)):
+            raise InvalidInput("it does not know this backbone's secret")
+        if message.code != code or message.form != form:
+            raise InvalidInput("its job's folder holds other code than this backbone's")
+        self.name, self.follows, self.agreed = "another backbone", True, True
 
     def begin(self, message: TransferMessage, forms: Sequence[Form], most_samples: int) -> None:
         """A contribution begins. Raises InvalidInput where it cannot be one."""

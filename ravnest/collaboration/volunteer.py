@@ -34,15 +34,15 @@ class Volunteer:
         name: str,
         home: Path,
         *,
-        agree: Callable[[str, Path, list[str]], bool],
+        agree: Callable[[str, Path, list[str], tuple[bytes, ...]], bool],
         device: str = "cpu",
         tell: Callable[[str], None] = lambda _: None,
         patience_s: float = 600.0,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`agree`: is called with the code's hash, its folder and its files, before any of it is run. `home`: where
-        the code is kept, by its hash."""
+        """`agree`: is called with the code's hash, its folder, its files and what may be signatures of moderators,
+        before any of it is run. `home`: where the code is kept, by its hash."""
         self._invitation, self._identity, self._name, self._home = invitation, identity, name, home
         self._agree, self._device, self._tell, self._patience_s = agree, device, tell, patience_s
         self._now, self._sleep = now, sleep
@@ -89,7 +89,7 @@ class Volunteer:
             raise InvalidInput("the backbone sent other code than the invitation names", key="invitation")
         if self._trainer is None:
             folder = written(files, self._home)
-            if not self._agree(self._invitation.code_hash, folder, sorted(files)):
+            if not self._agree(self._invitation.code_hash, folder, sorted(files), self._member.signatures):
                 raise InvalidInput("you did not agree to run this code", key="invitation")
             job_file = folder / job_name
             order = f"{self._identity.public_key.hex()}.{session}"

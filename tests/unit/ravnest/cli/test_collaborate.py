@@ -4,9 +4,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ravnest.cli.collaborate import is_signed
 from ravnest.cli.main import app
+from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.people import FILE, People
+from ravnest.collaboration.signatures import read_signatures
 from ravnest.errors import InvalidInput
+from tests.unit.ravnest.collaboration.jobs import job_in
 
 
 def test_the_leaderboard_is_shown(tmp_path: Path) -> None:
@@ -38,3 +42,40 @@ def test_wrong_input_is_the_users_to_mend(
     monkeypatch.setenv("HOME", str(tmp_path))
     found = CliRunner().invoke(app, ["collaborate", *arguments])
     assert isinstance(found.exception, InvalidInput)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [(["--other", "two.example.net:7800"], "--address"), (["--address", "one:7800", "--other", "nowhere"], "address")],
+)
+def test_backbone_machines_that_cannot_find_each_other_are_refused(
+    arguments: list[str], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["collaborate", "start", "job.yaml", "--listen", "127.0.0.1:0", *arguments])
+    assert isinstance(found.exception, InvalidInput)
+    assert key in str(found.exception)
+
+
+def test_a_moderator_signs_a_job_and_only_signed_code_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job_in(tmp_path / "job")
+    arguments = ["collaborate", "sign", str(path), "--key-file", str(tmp_path / "keys" / "moderator.key")]
+    found = [CliRunner().invoke(app, arguments) for _ in range(2)]
+    assert [one.exit_code for one in found] == [0, 0]
+    code = code_hash(collected(path))
+    lines = [one.stdout for one in found]
+    assert lines[0] == lines[1]  # the key is made once
+    (tmp_path / "signatures.txt").write_text(lines[0])
+    signatures = tuple(read_signatures(tmp_path, code))
+    ring = [signatures[0][:32].hex()]
+    assert is_signed(code, signatures, ring)
+    assert not is_signed(code, signatures, ["ab" * 32])
+    assert "signed by none of your 1 moderators" in capsys.readouterr().out
+
+
+def test_a_keyring_without_keys_and_a_job_that_is_none_are_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "ring").write_text("")
+    for arguments in (["join", "ravnest-invitation-1:x", "--moderators", str(tmp_path / "ring")], ["sign", "no.yaml"]):
+        assert isinstance(CliRunner().invoke(app, ["collaborate", *arguments]).exception, InvalidInput)

@@ -11,19 +11,26 @@ import torch
 from ravnest.collaboration import backbone as module
 from ravnest.collaboration import spot_checks
 from ravnest.collaboration.backbone import Backbone
+from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.messages import (
     PROTOCOL,
     ChallengeMessage,
     EndMessage,
+    FollowMessage,
     GotMessage,
     HelloMessage,
     JoinMessage,
+    OpenMessage,
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
     TransferMessage,
+    WelcomeMessage,
     signed_part,
 )
+from ravnest.collaboration.signatures import FILE, signed, signers
+from ravnest.collaboration.stand_by import proof
 from ravnest.collaboration.trainer import Trainer
 from ravnest.collaboration.transfers import form_in_words, pieces
 from ravnest.dht import new_identity
@@ -42,10 +49,11 @@ class World:
         self.lines = LinesTwin()
         monkeypatch.setattr(module, "Lines", lambda *_, **__: self.lines)
         self.told: list[str] = []
-        self.backbone = Backbone(
-            load_job(path), path, folder / "out", listen="127.0.0.1:0", tell=self.told.append, now=self.lines.now
+        self.kept = BackboneState(
+            load_job(path), path, folder / "out", resume=False, tell=self.told.append, now=self.lines.now
         )
         self.path = path
+        self.backbone = Backbone(self.kept, listen="127.0.0.1:0", tell=self.told.append, now=self.lines.now)
         self.trainer = Trainer(load_job(path), path)
 
     def turns(self, count: int) -> bool:
@@ -250,14 +258,53 @@ def test_a_lie_is_counted_for_less_and_under_the_name_of_who_said_it(
     assert by_name == {"v1": 0, "v2": 0, "v3": 1}
 
 
-def test_a_folder_that_volunteers_are_sent_is_none_for_secrets(tmp_path: Path) -> None:
-    path = job_in(tmp_path / "job")
-    with pytest.raises(InvalidInput, match="the job's folder"):
-        Backbone(load_job(path), path, tmp_path / "job", listen="127.0.0.1:0")
-
-
 @pytest.mark.parametrize("listen", ["7800", "host:", "host:99999", ":0"])
 def test_a_place_to_listen_that_is_none_is_refused(tmp_path: Path, listen: str) -> None:
     path = job_in(tmp_path / "job")
+    kept = BackboneState(
+        load_job(path), path, tmp_path / "out", resume=False, tell=lambda _: None, now=lambda: 0.0
+    )  # fmt: skip
     with pytest.raises(InvalidInput):
-        Backbone(load_job(path), path, tmp_path / "out", listen=listen)
+        Backbone(kept, listen=listen)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_another_machine_follows_if_it_knows_the_secret_and_gives_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.lines.events.append(LineOpened(1, "guest"))
+    world.turns(2)
+    (challenge,) = world.lines.said(ChallengeMessage, 1)
+    assert isinstance(challenge, ChallengeMessage)
+    kept = world.kept
+    secret = kept.store.secrets.backbone_secret if knows else "00" * 32
+    form = form_in_words(world.trainer.forms)
+    follow = FollowMessage(proof=proof(secret, challenge.nonce), code=kept.code, form=form)
+    world.lines.events.append(LineSaid(1, follow, ()))
+    world.turns(4)
+    assert bool(world.lines.said(TransferMessage, 1)) is knows
+    assert bool(world.lines.said(RefusedMessage, 1)) is not knows
+    world.lines.sent.clear()
+    world.reports(1, 64)
+    world.turns(4)
+    assert not world.lines.said(OpenMessage)
+    assert bool(world.lines.said(RefusedMessage, 1)) is knows
+
+
+def test_signatures_of_the_code_reach_volunteers_and_wrong_ones_stop_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = job_in(tmp_path / "job", samples=64)
+    out = tmp_path / "out"
+    out.mkdir()
+    moderator, code = new_identity(), code_hash(collected(path))
+    (out / FILE).write_text(signed(moderator, code))
+    world = World(tmp_path, monkeypatch)
+    world.signs_in(1)
+    (welcome,) = world.lines.said(WelcomeMessage, 1)
+    assert isinstance(welcome, WelcomeMessage)
+    assert signers(welcome.signatures, code, [moderator.public_key.hex()]) == [moderator.public_key.hex()]
+    (out / FILE).write_text(signed(moderator, "00" * 32))
+    with pytest.raises(InvalidInput, match="other code"):
+        BackboneState(load_job(path), path, out, resume=True, tell=lambda _: None, now=lambda: 0.0)

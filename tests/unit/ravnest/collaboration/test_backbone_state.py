@@ -50,3 +50,9 @@ def test_a_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     applied(state_in(tmp_path))
     with pytest.raises(InvalidInput, match="another model or optimizer"):
         state_in(tmp_path, resume=True, optimizer="{name: sgd, lr: 1.0e-2}")
+
+
+def test_a_folder_that_volunteers_are_sent_is_none_for_secrets(tmp_path: Path) -> None:
+    path = job_in(tmp_path / "job")
+    with pytest.raises(InvalidInput, match="the job's folder"):
+        BackboneState(load_job(path), path, tmp_path / "job", resume=False, tell=lambda _: None, now=lambda: 0.0)

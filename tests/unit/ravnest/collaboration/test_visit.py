@@ -38,7 +38,7 @@ def visit_of(folder: Path) -> tuple[Visit, LinesTwin, Member, Trainer]:
         lines.events.append(LineSaid(3, message, tensors))
 
     says(ChallengeMessage(protocol=PROTOCOL, nonce=b"n" * 32))
-    says(WelcomeMessage(files=0, job="job.yaml", session=1))
+    says(WelcomeMessage(files=0, job="job.yaml", session=1, signatures=[b"s" * 96]))
     for message, tensors in pieces("state", 0, 0, trainer.state()):
         says(message, *tensors)
     return Visit(member, lines, 3, lines.now), lines, member, trainer  # type: ignore[arg-type]
@@ -58,6 +58,7 @@ def test_a_backbone_that_says_nothing_while_it_is_waited_for_is_left(tmp_path: P
         visit.run(every(100_000))
     assert lines.now_s > SILENT_S
     assert member.given.visits == 1
+    assert member.signatures == (b"s" * 96,)
     assert lines.said(JoinMessage)
 
 

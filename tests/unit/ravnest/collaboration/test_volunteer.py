@@ -17,7 +17,7 @@ def volunteer(home: Path, code: str, asked: list[str], *, answer: bool = True) -
     backbone, guest = KeyPair.make(), KeyPair.make()
     invitation = Invitation(("127.0.0.1:1",), backbone.public, guest.public, guest.secret, "ab" * 16, code)
 
-    def agree(shown: str, folder: Path, files: list[str]) -> bool:
+    def agree(shown: str, folder: Path, files: list[str], signatures: tuple[bytes, ...]) -> bool:
         asked.append(shown)
         return answer
 

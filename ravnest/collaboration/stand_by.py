@@ -1,0 +1,210 @@
+"""A backbone machine that does not serve: it follows the one that does, and takes over when that one is gone.
+
+In: the addresses of the other backbone machines, and the secrets that all of them share. Out: a state that has applied
+every average that was made, and the moment at which this machine has to serve. It follows over a line like a
+volunteer's: it proves that it knows the backbone's secret, takes the state and then every average, the curve and the
+people, and computes nothing.
+
+Whose word counts where two serve is said by (term, step). A machine that takes over raises the term by one; who hears
+of a greater one stops to serve and follows. A machine that holds no state yet never takes over.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor
+
+from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.invitation import BACKBONE, Invitation, endpoint
+from ravnest.collaboration.messages import (
+    COLLABORATION,
+    PROTOCOL,
+    AliveMessage,
+    ChallengeMessage,
+    CollectMessage,
+    EndMessage,
+    FollowMessage,
+    GotMessage,
+    LedgerMessage,
+    OpenMessage,
+    PieceMessage,
+    RefusedMessage,
+    TensorMessage,
+    TransferMessage,
+)
+from ravnest.collaboration.transfers import Incoming, form_in_words
+from ravnest.errors import InvalidInput, RavnestError, RunFailed
+from ring_allreduce.transport import LineClosed, Lines, LineSaid, Message
+
+LOOK_SERVING_S = 1.0
+"""While it serves, a machine looks no longer than this: the collaboration waits for it."""
+
+LOOK_S = 5.0
+"""A machine that is looked for has so long to answer."""
+
+SILENT_S = 30.0
+"""A backbone that said nothing for so long is looked for again. It may only evaluate: then it answers the handshake."""
+
+TAKE_OVER_S = 10.0
+"""Nobody has to have been found for so long, and for the same again for each address that comes before this one's."""
+
+RETRY_S = 2.0
+
+
+def proof(secret: str, nonce: bytes) -> bytes:
+    """What a backbone machine answers to a nonce. `secret`: the backbone's, in hexadecimal digits."""
+    return hmac.new(bytes.fromhex(secret), b"ravnest stand-by 1 " + nonce, hashlib.sha256).digest()
+
+
+def is_served_further(
+    state: BackboneState, invitation: Invitation, others: tuple[str, ...], now: Callable[[], float]
+) -> bool:
+    """Whether one of the other machines serves with a greater (term, step). Takes 2 LOOK_SERVING_S each at most."""
+    for address in others:
+        lines = Lines(COLLABORATION, bytes.fromhex(invitation.token))
+        try:
+            lines.dial(*endpoint(address), invitation.keys(), BACKBONE, LOOK_SERVING_S)
+            ends_s = now() + LOOK_SERVING_S
+            while now() < ends_s:
+                for event in lines.take(LOOK_SERVING_S):
+                    said = event.message if isinstance(event, LineSaid) else None
+                    if isinstance(said, ChallengeMessage) and (said.term, said.step) > state.standing:
+                        return True
+                    ends_s = now()
+        except RavnestError:
+            continue  # nobody serves there
+        finally:
+            lines.close()
+    return False
+
+
+class StandBy:
+    """One machine that stands by. `follow` is all there is to do with it."""
+
+    def __init__(
+        self,
+        state: BackboneState,
+        invitation: Invitation,
+        others: tuple[str, ...],
+        *,
+        place: int,
+        tell: Callable[[str], None],
+        now: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """`others`: HOST:PORT of the other machines. `place`: how many of them would take over before this one."""
+        self._state, self._invitation, self._others, self._place = state, invitation, others, place
+        self._tell, self._now, self._sleep = tell, now, sleep
+        self._incoming: Incoming | None = None
+        self._taken = 0
+        self._mean: dict[str, Tensor] = {}
+
+    def follow(self, stop: Callable[[], bool]) -> Literal["serve", "ended", "stopped"]:
+        """Follow whoever serves, until this machine has to, until training has ended, or until `stop` says so.
+
+        Raises InvalidInput where those who serve train something else.
+        """
+        alone_s: float | None = None
+        while not stop():
+            found = False
+            for address in self._others:
+                lines = Lines(COLLABORATION, bytes.fromhex(self._invitation.token))
+                try:
+                    host, port = endpoint(address)
+                    line = lines.dial(host, port, self._invitation.keys(), BACKBONE, LOOK_S)
+                    found = True  # somebody answers there, however busy
+                    if self._followed(lines, line, stop):
+                        return "ended"
+                    self._tell(f"{address}: its line has ended")
+                except InvalidInput:
+                    raise
+                except _Lesser as lesser:
+                    self._tell(f"{address} serves at {lesser}, this machine is further")
+                    return "serve"
+                except RavnestError as error:
+                    self._tell(f"{address}: {error}")
+                finally:
+                    lines.close()
+            if found:
+                alone_s = None
+            elif alone_s is None:
+                alone_s = self._now()
+            elif self._state.holds_state and self._now() - alone_s >= TAKE_OVER_S * (1 + self._place):
+                self._state.begin_term(self._state.term + 1)
+                self._tell(f"no other backbone answers: takes over at step {self._state.trainer.step}")
+                return "serve"
+            self._sleep(RETRY_S)
+        return "stopped"
+
+    def _followed(self, lines: Lines, line: int, stop: Callable[[], bool]) -> bool:
+        """Follow on one line until it ends (False), or training has (True). Raises _Lesser, RavnestError."""
+        self._incoming, self._taken, self._mean = None, 0, {}
+        heard_s, challenged = self._now(), False
+        while not stop():
+            events = lines.take(1.0)
+            if events:
+                heard_s = self._now()
+            elif self._now() > heard_s + SILENT_S:
+                raise RunFailed(f"it said nothing for {SILENT_S:.0f} s")
+            for event in events:
+                if isinstance(event, LineClosed):
+                    return False
+                assert isinstance(event, LineSaid)
+                message = event.message
+                if isinstance(message, EndMessage) and challenged:
+                    return True
+                if isinstance(message, ChallengeMessage) and not challenged:
+                    challenged = True
+                    lines.send(line, self._answer(message))
+                elif challenged:
+                    self._take(lines, line, message, event.tensors)
+                else:
+                    raise RunFailed(f"it sent {type(message).__name__} out of turn")
+        return False
+
+    def _answer(self, challenge: ChallengeMessage) -> FollowMessage:
+        """Raises _Lesser where this machine's own state is the one that counts, RunFailed for another protocol."""
+        if challenge.protocol != PROTOCOL:
+            raise RunFailed(f"it speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
+        if self._state.holds_state and self._state.standing > (challenge.term, challenge.step):
+            raise _Lesser(f"term {challenge.term}, step {challenge.step}")
+        self._state.begin_term(challenge.term)
+        secret = self._state.store.secrets.backbone_secret
+        return FollowMessage(
+            proof=proof(secret, challenge.nonce), code=self._state.code, form=form_in_words(self._state.trainer.forms)
+        )
+
+    def _take(self, lines: Lines, line: int, message: Message, tensors: tuple[Tensor, ...]) -> None:
+        """Raises InvalidInput, RunFailed for what a backbone never says."""
+        match message:
+            case RefusedMessage(reason=reason, may_return=may_return):
+                raise (RunFailed if may_return else InvalidInput)(f"the backbone refuses this machine: {reason}")
+            case TransferMessage(what="state"):
+                self._incoming = Incoming(message, self._state.trainer.state_forms(message.step))
+            case TransferMessage(what="average", step=step) if step == self._state.trainer.step:
+                self._incoming = Incoming(message, self._state.trainer.forms)
+            case TensorMessage() if self._incoming is not None:
+                self._incoming.take_tensor(message)
+            case PieceMessage() if self._incoming is not None:
+                self._incoming.take_piece(message, tensors)
+                self._taken += 1
+                lines.send(line, GotMessage(pieces=self._taken))
+            case LedgerMessage():
+                self._state.take_ledger(message.entry, message.people)
+            case AliveMessage() | OpenMessage() | CollectMessage():
+                pass
+            case _:
+                raise RunFailed(f"it sent {type(message).__name__} out of turn")
+        if self._incoming is not None and self._incoming.whole:
+            incoming, self._incoming = self._incoming, None
+            if incoming.what == "state":
+                self._state.take_state(incoming.vectors, incoming.step)
+                self._tell(f"stands by with the state of step {incoming.step}")
+            else:
+                self._state.follow(incoming.vectors)
+
+
+class _Lesser(RavnestError):
+    """Who serves knows less than this machine."""

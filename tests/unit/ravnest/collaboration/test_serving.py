@@ -1,0 +1,81 @@
+"""Backbone machines that take over from each other are played by the real programs, under a virtual clock."""
+
+from pathlib import Path
+
+from experiments.collaboration.virtual_network import Machine
+from experiments.collaboration.virtual_world import VirtualWorld
+
+RATE = 6.0
+"""Samples per second of each of three volunteers: a step of 64 takes some four seconds."""
+
+
+def trained(world: VirtualWorld, count: int) -> None:
+    for at in range(count):
+        world.join(f"v{at}", RATE)
+
+
+def ends(world: VirtualWorld, machines: list[Machine], most_s: float = 3000.0) -> None:
+    """Let everyone come to the end, and look that all hold the same bytes."""
+    everyone = [*world.machines.values(), *machines]
+    assert world.net.run(lambda: not any(one.alive for one in everyone), most_s)
+    assert [one.error for one in everyone if not one.killed] == [None] * sum(not one.killed for one in everyone)
+    hashes = {result.weights_hash for result in world.results.values()}
+    hashes |= {volunteer.given.weights for volunteer in world.volunteers.values()}
+    assert len(hashes) == 1
+    assert all(result.weights is not None for result in world.results.values())
+
+
+def test_a_backbone_machine_that_dies_is_replaced_and_stands_by_when_it_comes_back(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, steps=30, target=64)
+    with world.running():
+        first = world.start_backbone(machines=2)
+        second = world.start_backbone(number=1, machines=2)
+        trained(world, 3)
+        assert world.net.run(lambda: world.steps >= 4, 300.0)
+        world.net.kill(first)
+        died_s, steps = world.net.now_s, world.steps
+        assert world.net.run(lambda: world.steps > steps, died_s + 60.0)
+        assert world.serving == [0, 1]
+        again = world.start_backbone(machines=2, resume=True)
+        ends(world, [second, again])
+    assert world.serving == [0, 1]  # it has followed, and never served again
+    assert set(world.results) == {0, 1}
+    assert [result.steps for result in world.results.values()] == [30, 30]
+    assert (tmp_path / "out1" / "term.txt").read_text() == "1\n"
+    assert set(world.people()) == {"v0", "v1", "v2"}
+
+
+def test_a_machine_that_was_cut_off_and_went_on_serving_steps_down(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, steps=60, target=64)
+    with world.running():
+        first = world.start_backbone(machines=2)
+        second = world.start_backbone(number=1, machines=2)
+        trained(world, 3)
+        assert world.net.run(lambda: world.steps >= 4, 300.0)
+        first.still_until_s = world.net.now_s + 90.0
+        ends(world, [first, second])
+    assert world.serving == [0, 1]
+    assert world.results[0].steps == world.results[1].steps == 60
+
+
+def test_a_machine_that_was_given_keys_and_no_state_never_serves(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, steps=30, target=64)
+    with world.running():
+        first = world.start_backbone(machines=2)
+        world.net.kill(first)
+        second = world.start_backbone(number=1, machines=2)
+        assert not world.net.run(lambda: len(world.serving) > 1 or not second.alive, 1000.0)
+    assert second.error is None
+
+
+def test_of_three_machines_one_takes_over_at_a_time(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, steps=30, target=64)
+    with world.running():
+        machines = [world.start_backbone(number=number, machines=3) for number in range(3)]
+        trained(world, 3)
+        assert world.net.run(lambda: world.steps >= 4, 300.0)
+        world.net.kill(machines[0])
+        assert world.net.run(lambda: len(world.serving) == 2 and world.steps >= 8, 600.0)
+        world.net.kill(machines[1])
+        ends(world, machines[2:])
+    assert world.serving == [0, 1, 2]
