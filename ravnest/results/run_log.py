@@ -4,6 +4,7 @@ In: a file, and whether its run goes on. Out: its lines, and for metrics.jsonl t
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from ravnest.pipeline import stage_name
 _BLOCK_BYTES = 64 * 1024
 _MOST_NEWS_BYTES = 16 * 1024 * 1024
 RAY = "ray"
+_PRINTED = re.compile(r"\(([\w-]+\.s\d+) pid=")
+"""How Ray begins a line that a stage has printed."""
 
 
 def lines_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -> Iterator[str]:
@@ -144,12 +147,17 @@ def log_of(folder: RunFolder, name: str) -> Path:
 
 
 def stages_of(folder: RunFolder) -> set[str]:
-    """Returns the names of the stages in the run's plan; none where it cannot be read."""
+    """Returns the names of the stages in the run's plan, where it can be read, and of those that have printed a line:
+    a cluster that was made during the run is not in the plan."""
+    printed: set[str] = set()
+    if folder.ray_log.is_file():
+        with folder.ray_log.open(encoding="utf-8", errors="replace") as file:
+            printed = {found[1] for line in file if (found := _PRINTED.match(line))}
     try:
         plan = load_plan(folder.plan, has_run=True)
     except InvalidInput:
-        return set()
-    return {stage_name(cluster.name, index) for cluster in plan.clusters for index in range(len(cluster.stages))}
+        return printed
+    return printed | {stage_name(each.name, at) for each in plan.clusters for at in range(len(each.stages))}
 
 
 def lines_of_stage(

@@ -145,5 +145,9 @@ def test_the_stages_of_a_run_are_those_of_its_plan(tmp_path: Path, plan: Plan) -
     assert stages_of(folder) == set()
     save_plan(plan, folder.plan)
     assert "c0.s0" in stages_of(folder)
+    folder.ray_log.parent.mkdir()
+    folder.ray_log.write_text("(joined0.s1 pid=7) one\n(../c0.s9 pid=8) no\n")
+    assert "joined0.s1" in stages_of(folder)
+    assert not any("s9" in each for each in stages_of(folder))
     with pytest.raises(InvalidInput, match=r"has no log of 'c9\.s9' \(there are: c0\.s0"):
         log_of(folder, "c9.s9")
