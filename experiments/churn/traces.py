@@ -2,7 +2,9 @@
 
 Each run is simulated by the code that decides in a run (ravnest/recovery): lost clusters start anew on their nodes, on
 spares, or cut anew; where no cluster is left, the run begins again from its last checkpoint. Beside it stands the best
-plan for the nodes alive at each moment (baseline.py). `plans_anew`: somebody stops the run with a checkpoint, plans
+plan for the nodes alive at each moment (baseline.py), and what of it is knowable: the best plan, with no other cost,
+where a node counts 15 s after it came, and a cluster whose node has gone makes nothing until that is noticed, which no
+system can do without. `plans_anew`: somebody stops the run with a checkpoint, plans
 again and resumes it, as soon as that pays (recovery/replanning.py); `ravnest run` does not do that by itself yet.
 Starting takes 15 s each time; a node that goes unsaid is noticed after 20 s.
 """
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner import Fleet, ModelCosts, Plan, Workload, make_plan
-from experiments.churn.baseline import best_rates, best_samples
+from experiments.churn.baseline import Rates, best_rates, knowable_rates, samples_of
 from experiments.churn.fleets import (
     GPUS,
     ROUNDS_SAVED,
@@ -46,13 +48,24 @@ class Row:
     seconds: float
     best: float
     """Samples of the best plan for the nodes alive at each moment."""
+    knowable: float
+    """Samples of the best plan for the nodes that anybody can know of (baseline.py)."""
     run: SimulatedRun
-    alive: Sequence[tuple[float, float, int]]
+    alive: Rates
 
     @property
     def share(self) -> float:
         """Samples in the anchor at the end, of those that the best plan would have made."""
-        return self.run.goodput_per_s * self.run.end_s / self.best if self.best else 0.0
+        return self._kept / self.best if self.best else 0.0
+
+    @property
+    def share_of_knowable(self) -> float:
+        """The same, of those of the best plan for the nodes that anybody can know of."""
+        return self._kept / self.knowable if self.knowable else 0.0
+
+    @property
+    def _kept(self) -> float:
+        return self.run.goodput_per_s * self.run.end_s
 
 
 def _plan(fleet: Fleet, costs: ModelCosts, workload: Workload, planner: Planner, names: Sequence[str]) -> Plan:
@@ -121,12 +134,13 @@ def rented_rows(kind: str, *, speed: float, cases: Sequence[tuple[float, bool]],
         names, present, job = _names(changes), _present(changes), work(kind)
         best = _plan(rented_fleet(kind, names), model(), job, ideal, present)
         rates = best_rates(best, changes, seconds, ideal)
+        known = samples_of(knowable_rates(best, changes, seconds, ideal, Scenario().restart_s), seconds)
         fleet = rented_fleet(kind, names, stay_s(changes))
         plan = _plan(fleet, model(), job, planner, present)
         run = simulate(plan, Scenario(trace=changes, plans_anew=anew), seconds=seconds, planner=planner)
         said = f"{notice_s:g} s" if notice_s else "none"
         name = f"{kind}, {speed:g}x" if speed != 1 else kind
-        rows.append(Row(name, said, anew, seconds, best_samples(rates, seconds), run, rates))
+        rows.append(Row(name, said, anew, seconds, samples_of(rates, seconds), known, run, rates))
     return rows
 
 
@@ -138,10 +152,11 @@ def home_rows(*, hours: float, cases: Sequence[bool]) -> list[Row]:
     names, present, job = _names(changes), _present(changes), work("home")
     best = _plan(home_fleet(names, SEED), home_model(), job, ideal, present)
     rates = best_rates(best, changes, seconds, ideal)
+    known = samples_of(knowable_rates(best, changes, seconds, ideal, Scenario().restart_s), seconds)
     plan = _plan(home_fleet(names, SEED, HOME_MEAN_H * 3600), home_model(), job, planner, present)
     for anew in cases:
         run = simulate(plan, Scenario(trace=changes, plans_anew=anew), seconds=seconds, planner=planner)
-        rows.append(Row("home sessions", "none", anew, seconds, best_samples(rates, seconds), run, rates))
+        rows.append(Row("home sessions", "none", anew, seconds, samples_of(rates, seconds), known, run, rates))
     return rows
 
 
@@ -194,6 +209,8 @@ def _part(kind: str, rows: Sequence[Row], *, quick: bool) -> Part:
                     "nodes, mean",
                     "samples kept",
                     "of the best",
+                    "the knowable, of the best",
+                    "of the knowable",
                     "clusters lost",
                     "samples lost with them",
                     "no cluster left",
@@ -222,6 +239,8 @@ def _row(row: Row) -> tuple[str | int | float | None, ...]:
         round(node_s / row.seconds, 1),
         round(run.goodput_per_s * run.end_s),
         f"{row.share:.1%}",
+        f"{row.knowable / row.best:.1%}" if row.best else None,
+        f"{row.share_of_knowable:.1%}",
         len(run.clusters_lost),
         sum(each.samples for each in run.clusters_lost),
         sum(not each.on_purpose for each in run.begun_anew),

@@ -16,15 +16,13 @@ from ravnest.driver.run_rings import RunRings
 from ravnest.driver.state_donors import StateDonors
 from ravnest.errors import RavnestError
 from ravnest.pipeline import spare_name, stage_name, stage_place
+from ravnest.recovery import SPARE_AGAIN_S
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import shadow_messages as shm
 from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.rounds import SilenceDeadline
 from ring_allreduce.transport import Delivery, Endpoint, Keys, Lane, Message, PeerAddress
-
-AGAIN_S = 60.0
-"""A spare that could not start, or was lost, is started again after this time."""
 
 WITHOUT_DONOR_S = 10.0
 """A spare that nobody could give the anchor asks again after this time."""
@@ -242,7 +240,7 @@ class WarmSpares:
         self._drop(name)
         self.processes.end([name])
         self._tell_members()
-        self._look_s = self._now_s + AGAIN_S
+        self._look_s = self._now_s + SPARE_AGAIN_S
 
     def end(self) -> None:
         """The run does not train any more: no spare is needed."""
@@ -287,7 +285,7 @@ class WarmSpares:
             self.processes.begin_spares(plan, {name: setup}, {name: node})
         except RavnestError as error:
             self.needs.notice(f"{node!r} cannot shadow {stage}: {error}")
-            self._look_s = now_s + AGAIN_S
+            self._look_s = now_s + SPARE_AGAIN_S
             return
         self._spares[name] = _Spare(stage, node, setup, now_s, SilenceDeadline(now_s))
 

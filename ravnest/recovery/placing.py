@@ -34,6 +34,9 @@ START_S = 8.0
 WARM_S = 2.0
 """How long it takes where warm spares take all lost places: they run, and hold the anchor."""
 
+SPARE_AGAIN_S = 60.0
+"""A warm spare that could not start, or was lost, is started again after this time."""
+
 WORTHWHILE = 1.1
 """Other cuts are taken instead of those that there are where they make so many times the samples."""
 

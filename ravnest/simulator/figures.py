@@ -111,7 +111,7 @@ def _lost_cluster(session: Session, absence: Absence) -> LostCluster:
 def _stage(session: Session, who: str, node: str, steady_s: float) -> SimulatedStage:
     result = session.result
     since, until = session.at_steady.get(who, {}), session.at_drain[who]
-    stalled, before = session.stalled(who), session.stalled_at_steady.get(who, {})
+    stalled, before = session.run.stalled(who), session.stalled_at_steady.get(who, {})
     cluster, _, _ = who.partition(".")
     away_s = sum(each.away_s(result.drain_s) for each in session.absences if each.cluster == cluster)
     busy_s = sum(until[kind] - since.get(kind, 0.0) for kind in _COMPUTING)

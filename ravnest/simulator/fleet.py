@@ -28,7 +28,7 @@ from cluster_planner import (
     ring_traffic,
     work_times,
 )
-from ravnest.pipeline import stage_name
+from ravnest.pipeline import spare_name, stage_name
 from ring_allreduce.transport import LinkShape
 from ring_timing import divide
 
@@ -162,6 +162,7 @@ def fleet_of_plan(
         for cluster in plan.clusters
         for index, stage in enumerate(cluster.stages)
     }
+    node_of |= {spare_name(stage_name(*of)): spare.node for spare in plan.spares for of in spare.shadows}
     spans = SpanCosts(plan.costs, plan.workload)
     rings = tuple(_ring(plan, ring, node_of) for ring in ring_traffic(spans, plan.clusters, plan.rings))
 

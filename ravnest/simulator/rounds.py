@@ -26,6 +26,8 @@ class _Newcomer:
     """Its stages that do not hold the anchor yet."""
     first_round: int | None = None
     """The first round that it takes part in; None before its epoch has begun."""
+    held: Collection[tuple[str, str]] = ()
+    """By stage and ring: the pieces of the anchor that it has already."""
     donors: dict[tuple[str, str], str] | None = None
     """By stage and ring: who sends that piece of the anchor. None before it is on its way."""
 
@@ -138,6 +140,19 @@ class VirtualRounds:
         """The clusters that have joined and do not train yet."""
         return list(self._newcomers)
 
+    def rings_of(self, who: str) -> list[str]:
+        """The rings in which a stage is, or was when its cluster was lost."""
+        return list(self._members[who].parts)
+
+    def members(self, ring: str) -> list[str]:
+        """The stages of a ring that train."""
+        inside = {stage.who for name in self.training for stage in self._clusters[name]}
+        return [who for who in self._parts[ring] if who in inside]
+
+    def elements(self, ring: str) -> int:
+        """How many numbers a ring averages."""
+        return self._rings[ring].elements
+
     def leave(self, cluster: str, reason: str) -> bool:
         """A cluster leaves with notice, once it has drained. False where it does not: no other one would train."""
         if cluster not in self.training or not set(self.training) - {cluster, *self.leaving}:
@@ -163,14 +178,23 @@ class VirtualRounds:
             else:
                 self.request()
 
-    def join(self, cluster: str, stages: Sequence[RunningStage], fleet: VirtualFleet) -> None:
-        """The processes of a cluster that was lost, or is new, are there: they follow the rounds from now on. `fleet`:
-        as it is now, with the rings that there were."""
+    def join(
+        self,
+        cluster: str,
+        stages: Sequence[RunningStage],
+        fleet: VirtualFleet,
+        held: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """The processes of a cluster that was lost, or is new, are there: they follow the rounds from now on.
+
+        `fleet`: as it is now, with the rings that there were. `held`: the pieces of the anchor, as (stage, ring), that
+        they have already.
+        """
         self.averaged.setdefault(cluster, 0)
         self._fleet = fleet
         self._rings = {f"ring{index}": ring for index, ring in enumerate(fleet.rings)}
         self._clusters[cluster] = tuple(stages)
-        self._newcomers[cluster] = _Newcomer({stage.who for stage in stages})
+        self._newcomers[cluster] = _Newcomer({stage.who for stage in stages}, held=held)
         for stage in stages:
             member = RoundsMember(stage, self, self._fleet.max_lag, joins=True)
             member.contributed = self.averaged[cluster]
@@ -215,9 +239,11 @@ class VirtualRounds:
             newcomer.donors = {}
             for stage in self._clusters[cluster]:
                 member = self._members[stage.who]
-                member.awaits = set(member.parts)
-                for name in member.parts:
+                member.awaits = {name for name in member.parts if (stage.who, name) not in newcomer.held}
+                for name in sorted(member.awaits):
                     self._ask_donor(newcomer, stage.who, name, promised)
+                if not member.awaits:
+                    self.control(self.holds, stage.who)
 
     def _ask_donor(self, newcomer: _Newcomer, who: str, ring: str, promised: dict[str, float]) -> None:
         donor = self._donor(ring, promised)

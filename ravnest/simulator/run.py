@@ -8,7 +8,7 @@ tensors nor threads. Evaluation is not modelled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -136,11 +136,12 @@ class VirtualRun:
             for name in (cluster,) if self.all_lost_s is None else self.samples:
                 self._count(name, self.rounds.averaged[name])
 
-    def join(self, cluster: str, fleet: VirtualFleet | None = None) -> None:
+    def join(self, cluster: str, fleet: VirtualFleet | None = None, held: Collection[tuple[str, str]] = ()) -> None:
         """The processes of a cluster that was lost, or is new, listen: it follows the rounds, and trains when it holds
         the anchor.
 
         `fleet`: as it is now, where the cluster's stages are on other nodes than before. Its rings are the same.
+        `held`: the segments that need not be sent to it, as (stage, ring).
         """
         self.samples.setdefault(cluster, 0)
         if fleet is not None:
@@ -148,7 +149,7 @@ class VirtualRun:
         [virtual] = [each for each in self._fleet.clusters if each.name == cluster]
         if fleet is not None:
             self.network.move(fleet, virtual.stage_names())
-        self.rounds.join(cluster, self._start(virtual, joins=True), self._fleet)
+        self.rounds.join(cluster, self._start(virtual, joins=True), self._fleet, held)
 
     def leave(self, cluster: str, reason: str) -> bool:
         """A cluster leaves with notice: it drains, what it has made is averaged, and then `on_left` is called.
@@ -166,6 +167,14 @@ class VirtualRun:
     def incarnations(self, who: str) -> list[RunningStage]:
         """Return all that have been the stage of this name, in order."""
         return [*self._past.get(who, ()), self.stages[who]]
+
+    def stalled(self, who: str) -> dict[str, float]:
+        """Return for how long a stage's node stalled, by what the stage was doing."""
+        total: dict[str, float] = {}
+        for each in self.incarnations(who):
+            for state, spent_s in each.stalled_s.items():
+                total[state] = total.get(state, 0.0) + spent_s
+        return total
 
     def _start(self, cluster: VirtualCluster, *, joins: bool) -> list[RunningStage]:
         names = cluster.stage_names()

@@ -14,27 +14,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cluster_planner import Cluster, NoFeasiblePlan, Plan, Stage, samples_per_s
+from cluster_planner import Cluster, Plan, Stage
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import (
-    HourWatch,
-    MoveCluster,
-    NodesLeft,
-    Replacements,
-    Replanning,
-    StartCluster,
-    further_clusters,
-    lasts_s,
-)
+from ravnest.recovery import HourWatch, MoveCluster, NodesLeft, Replacements, StartCluster, further_clusters
+from ravnest.recovery.placing import WARM_S
 from ravnest.simulator.clock import Action
-from ravnest.simulator.fleet import fleet_of_plan
+from ravnest.simulator.fleet import VirtualFleet, fleet_of_plan
+from ravnest.simulator.planning_anew import Planner, PlanningAnew
 from ravnest.simulator.presence import NodeChange, Presence
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
 from ravnest.simulator.simulated_run import Absence
 from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualResult
+from ravnest.simulator.warm_spares import WarmSpares, with_shadows
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 
 LOOK_EVERY_S = 1.0
@@ -45,9 +39,6 @@ CONSIDER_EVERY_S = 5.0
 """How often it is considered whether another plan pays."""
 START_LIMIT_S = 600.0
 """The longest that the processes of a cluster may take to start: longer than any scenario's `restart_s` is."""
-
-Planner = Callable[[Plan, Collection[str]], Plan]
-"""Returns a plan for those nodes of another one that are there. Raises NoFeasiblePlan."""
 
 
 class Session:
@@ -67,10 +58,7 @@ class Session:
     ) -> None:
         """`hours` acts the nodes' hours out. `planner` makes other plans. From `start_s` on the clusters train. `left`:
         the nodes that have left with notice, in all sessions of the run."""
-        self._planner = planner
-        self._replanning = Replanning(scenario.restart_s) if scenario.plans_anew else None
-        self._best: tuple[frozenset[str], Plan | None, float] = (frozenset(), None, 0.0)
-        """For these nodes: the best plan, and its samples/s."""
+        self._planning = PlanningAnew(planner, scenario.restart_s) if scenario.plans_anew else None
         self.next_plan: Plan | None = None
         """The plan that it was stopped for."""
         self._scenario = scenario
@@ -89,6 +77,9 @@ class Session:
         self._replacements = Replacements(plan, start_s=START_LIMIT_S, further=further_clusters(plan), left=left)
         for node in () if hours is None else hours.away:
             self._replacements.node_left(node)
+        self._spares = WarmSpares(self.run, scenario.restart_s, self._place_spare)
+        self._gone: dict[str, set[str]] = {}
+        """By lost cluster: the stages that have to be started anew where it goes back to where it was."""
         self._machine_of = {node: self.fleet.node_of[who] for node, who in self._stages().items()}
         self.updated_s = {cluster.name: array("d") for cluster in self.fleet.clusters}
         """By cluster: when its first stage made its updates."""
@@ -138,8 +129,8 @@ class Session:
                 doing.append((now_s + gap_s, self._stall_by_chance, (Stall(node, now_s + gap_s, for_s), coming)))
         if self._hours is not None:
             doing.append((now_s, self._look_at_hours, self._hours))
-        if self._replanning is not None:
-            doing.append((now_s, self._consider, self._replanning))
+        if self._planning is not None:
+            doing.append((now_s, self._consider, self._planning))
         if samples is not None:
             self._steady_samples = steady
         elif steady > now_s:
@@ -150,6 +141,7 @@ class Session:
         run.on_samples, run.on_drain = self._count, self._drained
         run.rounds.on_trains, run.rounds.on_commit = self._trains, self._committed
         run.rounds.on_left = self._left
+        self._spares.begin(self.plan, self._presence.alive(now_s))
         self._result = run.run(samples, stop_s=stop_s, doing=doing, on_progress=on_progress)
         return self._result
 
@@ -186,6 +178,7 @@ class Session:
             case _ if draining and change.kind != "gone":
                 pass  # nothing is begun any more, and the cluster hands on what it has made in any case
             case "gone":
+                self._spares.lost(change.node, self._look_at_spares)
                 for stage in self._on(change.node):
                     if not stage.dead:
                         stage.die()
@@ -214,7 +207,7 @@ class Session:
         cluster, now_s = self.run.stages[who].cluster, self.run.clock.now_s
         node = next(iter(each.node for each in self.plan.cluster(cluster).stages if repr(each.node) in reason), "")
         self.absences.append(Absence(cluster, node, now_s, now_s, self.run.samples[cluster], with_notice=True))
-        self._out(cluster, who, reason, 0)
+        self._out(cluster, who, reason, 0, notice=True)
 
     def _look_at_hours(self, hours: HourWatch) -> None:
         if self.run.draining:
@@ -267,11 +260,18 @@ class Session:
         self.absences.append(Absence(cluster, node, silent_from_s, run.clock.now_s, made))
         self._out(cluster, stage.who, reason, made - run.rounds.averaged[cluster])
 
-    def _out(self, cluster: str, who: str, reason: str, samples: int) -> None:
-        run = self.run
+    def _out(self, cluster: str, who: str, reason: str, samples: int, *, notice: bool = False) -> None:
+        run, left = self.run, self._replacements.left
+        places = dict(_places([self.plan.cluster(cluster)]))
+        gone = {name for name in places if name == who or run.stages[name].dead}
+        if notice:
+            gone = {name for name, each in places.items() if each.node in left}
+        self._gone[cluster] = gone
         run.lose(who, reason)
         if not run.draining:
-            self._replacements.lost(cluster, samples, run.clock.now_s)
+            self._spares.cluster_lost(self.plan, cluster, gone)
+            at_once = not notice and gone <= self._spares.holding(gone).keys()
+            self._replacements.lost(cluster, samples, run.clock.now_s, at_once=at_once)
             self._keep_looking()
 
     def _absence(self, cluster: str) -> Absence | None:
@@ -290,16 +290,33 @@ class Session:
         if run.draining:
             return
         while self._replacements.due(now_s):
-            rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
-            for order in self._replacements.tick(self._presence.alive(now_s), now_s, rest_s):
+            warm = self._spares.holding(who for gone in self._gone.values() for who in gone)
+            for order in self._replacements.tick(self._presence.alive(now_s), now_s, self._rest_s, warm):
                 if isinstance(order, StartCluster):
-                    run.clock.after(self._scenario.restart_s, self._listening, order)
+                    start_s = WARM_S if order.placement.how == "warm spares" else self._scenario.restart_s
+                    run.clock.after(start_s, self._listening, (order, self._spares.take_places(order)))
                 elif isinstance(order, MoveCluster) and order.cluster in run.rounds.training:
                     run.leave(order.cluster, order.reason)
         run.clock.after(LOOK_EVERY_S, self._look, None)
 
-    def _listening(self, order: StartCluster) -> None:
-        """The processes of a cluster are there, unless a node of it is not."""
+    @property
+    def _rest_s(self) -> float:
+        """For how long the run goes on, as far as that is known."""
+        return math.inf if self._stop_s is None else self._stop_s - self.run.clock.now_s
+
+    def _look_at_spares(self) -> None:
+        if not self.run.draining:
+            self._spares.look(self.plan, self._presence.alive(self.run.clock.now_s) - self._replacements.left)
+
+    def _place_spare(self, name: str) -> None:
+        """A warm spare of this name listens."""
+        self.fleet = self._fleet_now(self.run.rounds.clusters)
+        self.run.network.move(self.fleet, [name])
+
+    def _listening(self, told: tuple[StartCluster, set[tuple[str, str]]]) -> None:
+        """The processes of a cluster are there, unless a node of it is not. `told`: also the segments, as (stage,
+        ring), that warm spares brought along."""
+        order, taken = told
         run, now_s, cluster = self.run, self.run.clock.now_s, order.cluster
         if run.draining or cluster not in self._replacements.starting:
             return
@@ -307,18 +324,22 @@ class Session:
         if gone:
             self._replacements.failed(cluster, f"node {min(gone)} is not there", now_s)
             return
-        # A cluster that is away may have given its nodes to others: links are those of the clusters in the run.
-        there = {cluster, *run.rounds.clusters}
-        plan = self._replacements.plan
+        self._gone.pop(cluster, None)
+        self.fleet = self._fleet_now({cluster, *run.rounds.clusters})
+        self.updated_s.setdefault(cluster, array("d"))
+        run.join(cluster, self.fleet, self._spares.held(order, taken))
+        self._replacements.listening(cluster, now_s)
+
+    def _fleet_now(self, there: Collection[str]) -> VirtualFleet:
+        """The fleet of the clusters that are `there`: one that is away may have given its nodes to others."""
+        plan = with_shadows(self._replacements.plan, self._spares.nodes)
         rings = (replace(ring, members=tuple(each for each in ring.members if each[0] in there)) for ring in plan.rings)
         clusters = tuple(each for each in plan.clusters if each.name in there)
         placed = replace(plan, clusters=clusters, rings=tuple(rings))
         jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
-        self.fleet = fleet_of_plan(placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
-        self._machine_of |= {stage.node: self.fleet.node_of[who] for who, stage in _places(clusters)}
-        self.updated_s.setdefault(cluster, array("d"))
-        run.join(cluster, self.fleet)
-        self._replacements.listening(cluster, now_s)
+        fleet = fleet_of_plan(placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
+        self._machine_of |= {stage.node: fleet.node_of[who] for who, stage in _places(clusters)}
+        return fleet
 
     def _trains(self, cluster: str) -> None:
         now_s = self.run.clock.now_s
@@ -326,32 +347,21 @@ class Session:
         if absence is not None:
             absence.back_s, absence.nodes = now_s, tuple(replaced.nodes.values())
             absence.averaged = self.run.rounds.averaged[cluster]
+        self._look_at_spares()
 
-    def _consider(self, replanning: Replanning) -> None:
+    def _consider(self, planning: PlanningAnew) -> None:
         """Stop for another plan, if that pays."""
         run, now_s = self.run, self.run.clock.now_s
         if run.draining:
             return
-        run.clock.after(CONSIDER_EVERY_S, self._consider, replanning)
-        left = self._replacements.left
-        nodes = frozenset(
-            self._presence.alive(now_s) - (frozenset() if self._hours is None else self._hours.away) - left
-        )
-        if nodes != self._best[0]:
-            try:
-                best = self._planner(self.plan, nodes)
-                self._best = nodes, best, best.predicted.samples_per_s
-            except NoFeasiblePlan:
-                self._best = nodes, None, 0.0
-        begun = self._replacements.begun
-        if begun is None or run.rounds.leaving:
-            return
+        run.clock.after(CONSIDER_EVERY_S, self._consider, planning)
+        left, begun = self._replacements.left, self._replacements.begun
+        off = frozenset() if self._hours is None else self._hours.away
+        nodes = frozenset(self._presence.alive(now_s) - off - left)
         stay = {each.name for each in self.plan.clusters if not left & {stage.node for stage in each.stages}}
-        making = sum(samples_per_s(self.plan, begun & stay).values())
-        rest_s = math.inf if self._stop_s is None else self._stop_s - now_s
-        lasting_s = lasts_s(self.plan.fleet.node(name) for name in nodes)
-        if replanning.pays(making, self._best[2], now_s, rest_s, lasting_s):
-            self.next_plan = self._best[1]
+        making = None if begun is None or run.rounds.leaving else begun & stay
+        self.next_plan = planning.better(self.plan, nodes, making, now_s, self._rest_s)
+        if self.next_plan is not None:
             run.end()
 
     # What is counted.
@@ -363,6 +373,7 @@ class Session:
         return sum(kept.values())
 
     def _committed(self, _: int) -> None:
+        self._spares.committed()
         samples = self.averaged
         if self.saved is None or self._save_next or samples - self.saved[1] >= self._save_every:
             self.saved, self._save_next = (self.run.clock.now_s, samples), False
@@ -377,15 +388,7 @@ class Session:
             return
         self.steady_from_s = self.run.clock.now_s
         self.at_steady = self.run.seconds()
-        self.stalled_at_steady = {who: self.stalled(who) for who in self.run.stages}
-
-    def stalled(self, who: str) -> dict[str, float]:
-        """Return for how long a stage's node stalled, by what the stage was doing."""
-        total: dict[str, float] = {}
-        for each in self.run.incarnations(who):
-            for state, spent_s in each.stalled_s.items():
-                total[state] = total.get(state, 0.0) + spent_s
-        return total
+        self.stalled_at_steady = {who: self.run.stalled(who) for who in self.run.stages}
 
     def _drained(self) -> None:
         self.at_drain = self.run.seconds()

@@ -16,9 +16,10 @@ from ravnest.errors import InvalidInput
 from ravnest.recovery import HourWatch, NodesLeft, Restarts, can_begin, plan_for
 from ravnest.recovery.restarting import FIRST_WAIT_S, NODES_WAIT_S
 from ravnest.simulator.figures import read
+from ravnest.simulator.planning_anew import Planner
 from ravnest.simulator.presence import Presence, absent_at_first
 from ravnest.simulator.scenario import Scenario
-from ravnest.simulator.session import Planner, Session
+from ravnest.simulator.session import Session
 from ravnest.simulator.simulated_run import BegunAnew, SimulatedRun
 
 STEADY_FROM = 0.2

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import NoFeasiblePlan, Plan
-from experiments.churn.baseline import best_rates, best_samples
+from experiments.churn.baseline import best_rates, knowable_rates, samples_of
 from experiments.churn.traces import started, stay_s
 from ravnest.simulator import NodeChange
 from tests.unit.ravnest.simulator.test_fleet import home_plan
@@ -29,7 +29,29 @@ def test_every_change_counts_from_its_moment_on() -> None:
     told = changes(*others, (10.0, "gone", "n0"), (20.0, "gone", "n1"), (30.0, "back", "n0"), *away)
     rates = best_rates(PLAN, told, 50.0, a_sample_for_each)
     assert rates == [(0.0, 3.0, 3), (10.0, 2.0, 2), (20.0, 0.0, 1), (30.0, 2.0, 2)]
-    assert best_samples(rates, 50.0) == pytest.approx(30.0 + 20.0 + 0.0 + 40.0)
+    assert samples_of(rates, 50.0) == pytest.approx(30.0 + 20.0 + 0.0 + 40.0)
+
+
+def test_nobody_knows_at_once_who_has_gone_nor_uses_at_once_who_has_come() -> None:
+    nodes = [stage.node for cluster in PLAN.clusters for stage in cluster.stages]
+    told = [NodeChange(0.0, name, "back") for name in nodes[1:]]
+    told += [NodeChange(100.0, nodes[0], "back"), NodeChange(200.0, nodes[0], "gone", 20.0)]
+    first, second = (cluster.samples_per_s for cluster in PLAN.predicted.clusters)
+    few, all_of_them = 1.0, PLAN.predicted.samples_per_s
+
+    def planner(plan: Plan, alive: Collection[str]) -> Plan:
+        rate = all_of_them if len(alive) == len(nodes) else few
+        return replace(plan, predicted=replace(plan.predicted, samples_per_s=rate))
+
+    rates = knowable_rates(PLAN, told, 300.0, planner, 15.0)
+    left = second if nodes[0] in [stage.node for stage in PLAN.clusters[0].stages] else first
+    by_moment = {at_s: rate for at_s, rate, _ in rates}
+    assert by_moment[0.0] == few
+    assert 115.0 in by_moment, "its process has started"
+    assert by_moment[115.0] == all_of_them
+    assert by_moment[200.0] == left, "the cluster whose node has gone makes nothing"
+    assert by_moment[220.0] == few
+    assert samples_of(rates, 300.0) <= samples_of(best_rates(PLAN, told, 300.0, planner), 300.0)
 
 
 def test_a_trace_starts_when_enough_nodes_are_there() -> None:
