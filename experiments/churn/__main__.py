@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.churn import faults_a_minute, injected_faults, joins, traces, warm_spares
+from experiments.churn import faults_a_minute, injected_faults, joins, notices, traces, warm_spares
 from experiments.churn.faulted.judging import WANTED
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
@@ -18,6 +18,7 @@ INTRO = (
 PARTS: Mapping[str, Callable[..., Part]] = {
     "goodput": faults_a_minute.measure,
     "joins": joins.measure,
+    "notices": notices.measure,
     "faults": injected_faults.measure,
     "warm": warm_spares.measure,
     "g4dn_fast": partial(traces.rented_part, "g4dn", 10.0),

@@ -140,6 +140,10 @@ class VirtualRounds:
         """The clusters that have joined and do not train yet."""
         return list(self._newcomers)
 
+    def stages(self, cluster: str) -> Sequence[RunningStage]:
+        """The stages of a cluster; none where it is not in the run."""
+        return self._clusters.get(cluster, ())
+
     def rings_of(self, who: str) -> list[str]:
         """The rings in which a stage is, or was when its cluster was lost."""
         return list(self._members[who].parts)

@@ -249,8 +249,8 @@ class Session:
         """The driver notices that a stage is lost, on a node that has been silent since a moment."""
         stage, node, silent_from_s = told
         run, cluster = self.run, stage.cluster
-        if run.stages[stage.who] is not stage or cluster not in run.rounds.clusters:
-            return
+        if stage not in run.rounds.stages(cluster):
+            return  # it was lost with its cluster before, which may train again, also with fewer stages
         reason = f"node {node} is silent since {silent_from_s:g} s"
         if cluster in run.rounds.following:
             run.lose(stage.who, reason)

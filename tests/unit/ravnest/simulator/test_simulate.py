@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster_planner import load_plan, save_plan
@@ -149,6 +149,7 @@ def test_a_run_that_has_no_checkpoint_yet_begins_again_from_nothing() -> None:
     st.sampled_from([0.0, 1.0, 6.0]),
     st.integers(0, 9),
 )
+@example([Death("n3", 0.0, 5.0), Death("n2", 0.0, 0.0)], 0.0, 0)  # noticed when fewer stages train again
 def test_every_history_of_deaths_and_returns_ends_and_no_sample_counts_twice(
     deaths: list[Death], restart_s: float, seed: int
 ) -> None:
