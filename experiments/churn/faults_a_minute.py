@@ -14,6 +14,7 @@ from dataclasses import replace
 from cluster_planner import Plan, Spare, Workload, make_plan
 from cluster_planner.advice.warm_spares import with_warm_spares
 from experiments.churn.fleets import ROUNDS_SAVED, model, rented_fleet, work
+from experiments.churn.lost_updates import missing, watched
 from experiments.harness.report import Claim, Panel, Part, Series, Table
 from ravnest.simulator import Death, Scenario, SimulatedRun, simulate
 
@@ -56,11 +57,12 @@ def measure(*, quick: bool) -> Part:
     rows, claims, lines = [], [], []
     often, usual = replace(work("p3"), average_every=OFTEN), work("p3")
     runs = [("averaged often", often, 0), ("often, warm spares", often, KEPT), ("as it is", usual, 0)]
-    best = 0.0
+    best, phases = 0.0, []
     for title, job, spares in runs[: 1 if quick else 3]:
         plan = _plan(names, job, spares)
         free = simulate(plan, seconds=seconds)
-        run = simulate(plan, Scenario(deaths=faults(names, seconds)), seconds=seconds)
+        disturbed = Scenario(deaths=faults(names, seconds))
+        run = simulate(plan, disturbed, seconds=seconds)
         share = run.goodput_per_s / free.goodput_per_s
         best = max(best, free.goodput_per_s)
         claims.append(
@@ -76,6 +78,10 @@ def measure(*, quick: bool) -> Part:
         shadowed = sum(len(spare.shadows) for spare in plan.spares)
         made = free.goodput_per_s, run.goodput_per_s, f"{share:.1%}", f"{run.goodput_per_s / best:.1%}"
         rows.append((title, job.average_every, stages, shadowed, *made, *_losses(run)))
+        missed = missing(watched(plan, Scenario(), seconds)[0], *watched(plan, disturbed, seconds), seconds)
+        phases += [(title, phase, f"{part:.1%}") for phase, part in missed.items()]
+        unkept = sum(each.samples for each in run.clusters_lost) / (free.goodput_per_s * free.end_s)
+        phases.append((title, "made, and not averaged when the cluster was lost", f"{unkept:.1%}"))
         minutes = [at_s / 60 for at_s, _ in run.over_time]
         lines.append(Series(title, minutes, [rate for _, rate in run.over_time]))
     columns = ("run", "average_every", "stages", "stages shadowed", "undisturbed, samples/s", "goodput, samples/s")
@@ -85,7 +91,10 @@ def measure(*, quick: bool) -> Part:
         name="goodput",
         title="One fault a minute",
         claims=claims,
-        tables=[Table(f"{NODES} nodes, {seconds / 60:g} minutes", (*columns, *more), rows)],
+        tables=[
+            Table(f"{NODES} nodes, {seconds / 60:g} minutes", (*columns, *more), rows),
+            Table("What is missing of the undisturbed run", ("run", "when", "share"), phases),
+        ],
         panels=[Panel("one fault a minute", "minutes", "samples/s", lines)],
         notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
     )
