@@ -43,7 +43,7 @@ def missing(free: Updates, made: Updates, absences: Sequence[Absence], seconds: 
     spans = [(each.cluster, each.silent_from_s, each.lost_s, each.back_s or seconds) for each in absences]
     marks = {0.0, seconds, *(at_s for _, *three in spans for at_s in (*three, three[2] + AFTER_S) if at_s < seconds)}
     for cluster, updates in made.items():
-        rate = len([at_s for at_s in free[cluster] if at_s <= seconds]) / seconds
+        rate = len([at_s for at_s in free.get(cluster, ()) if at_s <= seconds]) / seconds
         for from_s, until_s in zip(sorted(marks), sorted(marks)[1:], strict=False):
             count = bisect_right(updates, until_s) - bisect_right(updates, from_s)
             found[_phase(cluster, (from_s + until_s) / 2, spans)] += (until_s - from_s) * rate - count
