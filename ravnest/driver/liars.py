@@ -92,9 +92,10 @@ class LiarWatch:
             return
         rings = self._seen.setdefault(message.round, {})
         told = rings.get(message.ring)
-        if told is None or told.epoch < message.epoch:  # the round has started again
+        tells = isinstance(message, ContributionsSeen)
+        if told is None or (tells and told.epoch < message.epoch):  # the round has started again
             told = rings[message.ring] = _Told(message.epoch, frozenset(members))
-        if told.epoch > message.epoch:
+        if told.epoch != message.epoch:  # too late, or of who was handed an average that had been made before
             return
         if isinstance(message, RingFinishedMessage):
             told.finished.add(stage)

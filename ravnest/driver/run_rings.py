@@ -31,6 +31,7 @@ class RunRings:
         self._all = dict(setups)
         self._addresses = dict(addresses or {})
         self._following: tuple[str, ...] = ()
+        self._epoch = 0
         self.setups = dict(setups)
         """By name: the stages that are in the run, with the rings that they have now."""
 
@@ -79,7 +80,7 @@ class RunRings:
             for name in inside
             for segment in self._all[name].segments
         }
-        self._following = order.following
+        self._following, self._epoch = order.following, order.epoch
         keepers = {
             ring: keeper(self.plan, [stages[name] for name in names if stages[name][0] not in order.following])
             for ring, names in members.items()
@@ -93,11 +94,11 @@ class RunRings:
         return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
 
     def members_of(self, stage: str, seen: em.ContributionsSeen | m.RingFinishedMessage) -> tuple[str, ...]:
-        """The members of the ring of which the stage tells; none where it is not in that ring now, or tells of
-        others than its members."""
+        """The members of the ring of which the stage tells; none where it is not in that ring now, tells of others than
+        its members, or names an epoch that has not begun."""
         told = {*seen.members, *seen.digests} if isinstance(seen, em.ContributionsSeen) else set[str]()
         for each in self.setups[stage].segments if stage in self.setups else ():
-            if each.ring == seen.ring and told <= {*each.members}:
+            if each.ring == seen.ring and told <= {*each.members} and seen.epoch <= self._epoch:
                 return each.members
         return ()
 

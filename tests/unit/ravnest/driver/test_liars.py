@@ -206,6 +206,16 @@ def test_a_round_that_starts_again_is_compared_again_and_what_was_told_before_is
     assert watch.found() == []
 
 
+def test_what_was_told_of_a_round_stays_where_its_average_is_handed_on_in_the_next_epoch():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    for teller, members, digests in told_by(STAGES[:5]):
+        watch.saw(teller, seen(1, members, digests), STAGES)
+    watch.saw("c5.s0", RingFinishedMessage(round=1, ring=0, epoch=1, hops={}), STAGES)
+    watch.committed(1)
+    (line,) = watch.lines()
+    assert set(line["members"]) == set(STAGES)
+
+
 def test_nobody_ends_the_comparison_by_naming_nobody_but_itself():
     watch = LiarWatch(lambda stage: stage.partition(".")[0])
     watch.saw("c2.s0", seen(1, said({"c2.s0": HONEST}), {"c2.s0": ("same",)}), STAGES)

@@ -86,9 +86,9 @@ def test_a_stage_tells_of_members_of_its_own_rings_alone():
     own = setup.segments[0]
     elsewhere = next(each.ring for other in setups.values() for each in other.segments if name not in each.members)
 
-    def told(stage, ring, *members, digests=()):
+    def told(stage, ring, *members, digests=(), epoch=1):
         seen, of = dict.fromkeys(members, figures), dict.fromkeys(digests, ("00",))
-        return rings.members_of(stage, em.ContributionsSeen(round=1, ring=ring, epoch=1, members=seen, digests=of))
+        return rings.members_of(stage, em.ContributionsSeen(round=1, ring=ring, epoch=epoch, members=seen, digests=of))
 
     assert told(name, own.ring, *own.members, digests=own.members) == own.members
     assert told(name, own.ring) == own.members
@@ -96,4 +96,5 @@ def test_a_stage_tells_of_members_of_its_own_rings_alone():
     assert not told(name, own.ring, "nobody")
     assert not told(name, own.ring, digests=["nobody"])
     assert not told(name, elsewhere)
+    assert not told(name, own.ring, epoch=1000), "it would wipe out what the others tell in this one"
     assert not told("c1.s0", own.ring, *own.members)
