@@ -1,0 +1,21 @@
+import pytest
+
+from experiments.experts.hosting import Beside, delay_part
+
+
+@pytest.mark.parametrize(
+    ("rates", "without", "held"),
+    [((95.0, 91.0), (100.0, 100.0), True), ((95.0, 80.0), (100.0, 100.0), False), ((90.0, 250.0), (60.0, 100.0), None)],
+)
+def test_what_is_lost_is_judged_unless_the_machine_was_too_busy(
+    rates: tuple[float, float], without: tuple[float, float], held: bool | None
+) -> None:
+    many = [Beside(0.1 * place, rate, 0.0, base) for place, (rate, base) in enumerate(zip(rates, without, strict=True))]
+    (claim,) = delay_part(many, many, quick=False).claims
+    assert claim.held is held
+    assert ("too busy" in claim.measured) == (held is None)
+    assert delay_part(many, many, quick=True).claims[0].held is None
+
+
+def test_nothing_answered_without_delay_is_no_share() -> None:
+    assert Beside(0.1, 5.0, 0.0, 0.0).share == 0.0
