@@ -7,6 +7,7 @@ to say something, or is spoken to over the line that the other has opened:
     who listens      has a key of its own (CurveZMQ), which its record in the table says and signs
     who opens        shows that it has the members' token, by a key that follows from it, then says who it is: its name
                      ends with the beginning of its public key (Ed25519), which signs the listener's key
+    who listens      says that it has believed so; before, it takes nothing large, and so nothing else is sent
 
 Nobody is heard under a name that is not its own, and who has no token not at all. At most WINDOW_BYTES are on their way
 on a line: who receives says what it has taken. In and out: as any `Endpoint`. All methods but wake() belong to one
@@ -61,7 +62,7 @@ AGAIN_S = 5.0
 """After a line could not be opened, it is tried again."""
 
 INTRODUCE_S = 10.0
-"""Who has opened a line has to say who it is within this time."""
+"""Who has opened a line has to say who it is within this time, and is answered within it."""
 
 MOST_UNKNOWN, MOST_OF_ONE = 64, 4
 """Lines of those who have not said who they are, and lines of one member."""
@@ -79,6 +80,10 @@ class Introduced(Message, frozen=True, kw_only=True, tag="introduced"):
     name: Name
     public_key: Annotated[bytes, at_most(64)]
     signature: Annotated[bytes, at_most(128)]
+
+
+class Believed(Message, frozen=True, kw_only=True, tag="believed"):
+    """The answer to Introduced: from now on messages of any size are taken on this line."""
 
 
 class Taken(Message, frozen=True, kw_only=True, tag="taken"):
@@ -122,7 +127,7 @@ class LineEndpoint:
         own = KeyPair.make()
         listen = None if outwards_only else (host, 0, Keys(own, {MEMBER: self._members_key.public}))
         self._lines = Lines(
-            Codec((*CODEC_KINDS, Introduced, Taken)),
+            Codec((*CODEC_KINDS, Introduced, Believed, Taken)),
             token,
             listen=listen,
             max_message_bytes=MOST_MESSAGE_BYTES,
@@ -137,6 +142,8 @@ class LineEndpoint:
         """By line: who is at its other end."""
         self._unknown: dict[int, float] = {}
         """Lines of those who have not said who they are, and until when they may."""
+        self._unbelieved: dict[int, float] = {}
+        """Lines opened here whose other end has not answered who this is, and until when it may."""
         self._on_their_way: dict[int, int] = {}
         self._dialled: deque[tuple[str, Future[int]]] = deque()
         self._pool = ThreadPoolExecutor(4, "dial")
@@ -152,7 +159,7 @@ class LineEndpoint:
         for peer, address in peers.items():
             assert isinstance(address, LineAddress)
             if peer != self.name and (peer not in self._peers or self._peers[peer].address != address):
-                lines = [line for line, name in self._names.items() if name == peer]
+                lines = [line for line, name in self._names.items() if name == peer and line not in self._unbelieved]
                 self._peers[peer] = _Peer(address, lines)
                 self._tend(peer, time.monotonic())
 
@@ -190,6 +197,8 @@ class LineEndpoint:
         for line in [line for line, until_s in self._unknown.items() if now_s > until_s]:
             self._lines.hang_up(line, "it did not say who it is")
             del self._unknown[line]
+        for line in [line for line, until_s in self._unbelieved.items() if now_s > until_s]:
+            self._lines.hang_up(line, "it did not answer who this is")
         for peer in self._peers:
             self._tend(peer, now_s)
         deliveries: list[Delivery] = []
@@ -204,6 +213,8 @@ class LineEndpoint:
                     self._ended(event.line)
                 case LineSaid(line, message, tensors) if line in self._unknown:
                     self._introduced(line, message)
+                case LineSaid(line, Believed(), _):
+                    self._believed(line)
                 case LineSaid(line, Taken() as message, _):
                     left = self._on_their_way.get(line, 0) - message.n_bytes
                     self._on_their_way[line] = max(0, left)
@@ -260,17 +271,25 @@ class LineEndpoint:
         is_current = peer is not None and peer.dialling is future
         if future.cancelled() or future.exception() is not None:
             if peer is not None and is_current:
-                peer.dialling, peer.not_before_s = None, now_s + AGAIN_S
-                peer.queued.clear()  # nobody is there: who has asked hears no answer in time
-                peer.queued_bytes = 0
+                self._nobody_there(peer, now_s)
         elif peer is None or not is_current:
             self._lines.hang_up(future.result(), "it is no member any more")
         else:
-            peer.dialling = None
+            line = future.result()
             signature = self._identity.sign(_SIGNED + peer.address.key.encode())
             said = Introduced(name=self.name, public_key=self._identity.public_key, signature=signature)
-            self._lines.send(future.result(), said)  # the other end says nothing before
-            self._add(future.result(), name)
+            self._names[line], self._unbelieved[line] = name, now_s + INTRODUCE_S
+            self._lines.send(line, said)  # the other end says nothing before
+
+    def _believed(self, line: int) -> None:
+        if self._unbelieved.pop(line, None) is not None and (peer := self._peers.get(self._names[line])) is not None:
+            peer.dialling = None
+            peer.lines.append(line)
+
+    def _nobody_there(self, peer: _Peer, now_s: float) -> None:
+        peer.dialling, peer.not_before_s = None, now_s + AGAIN_S
+        peer.queued.clear()  # who has asked hears no answer in time
+        peer.queued_bytes = 0
 
     def _introduced(self, line: int, message: Message) -> None:
         del self._unknown[line]
@@ -280,23 +299,26 @@ class LineEndpoint:
             self._lines.hang_up(line, "it has opened too many lines")
         else:
             self._lines.trust(line)
-            self._add(line, message.name)
+            self._lines.send(line, Believed())
+            self._names[line] = message.name
+            if message.name in self._peers:
+                self._peers[message.name].lines.append(line)
 
     def _is_true(self, said: Introduced) -> bool:
         signed = _SIGNED + self._own_key.encode()
         return is_of(said.name, said.public_key) and self._identity.verify(said.public_key, signed, said.signature)
 
-    def _add(self, line: int, name: str) -> None:
-        self._names[line] = name
-        if name in self._peers:
-            self._peers[name].lines.append(line)
-
     def _ended(self, line: int) -> None:
         self._unknown.pop(line, None)
         self._on_their_way.pop(line, None)
         peer = self._peers.get(self._names.pop(line, ""))
+        was_unbelieved = self._unbelieved.pop(line, None) is not None
         if peer is not None and line in peer.lines:
             peer.lines.remove(line)
+        elif peer is not None and was_unbelieved:
+            peer.dialling = None
+            if not peer.lines:
+                self._nobody_there(peer, time.monotonic())
 
 
 def members_key(token: bytes) -> KeyPair:

@@ -214,13 +214,32 @@ def test_only_so_much_is_on_its_way_and_waits() -> None:
     half = torch.zeros(WINDOW_BYTES // 8)
     for _ in range(4):
         caller.says(host, half)
-    until(lambda: len(caller.lines.said) >= 2, caller)  # the introduction, and the first one
+    until(lambda: caller.lines.said, caller)
+    assert [type(one) for one in caller.lines.said] == [Introduced]  # who does not know it takes nothing large
+    until(lambda: host.lines.trusted, host)
+    until(lambda: len(caller.lines.said) > 1, caller)
     assert sum(isinstance(one, Hello) for one in caller.lines.said) == 1
     until(lambda: len(host.heard) == 4, caller, host)
     assert sum(isinstance(one, Taken) for one in host.lines.said) >= 4
     large = torch.zeros(1).expand(MOST_QUEUED_BYTES // 4)
     with pytest.raises(PeerStalled):
         caller.says(host, large)
+
+
+def test_a_listener_that_never_answers_is_hung_up_on_and_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_endpoint, "INTRODUCE_S", 0.0)
+    monkeypatch.setattr(line_endpoint, "AGAIN_S", 0.0)
+    caller, host = Member("caller"), Member("host")
+    caller.knows(host)
+    caller.says(host)
+    until(lambda: caller.lines.hung_up, caller)
+    assert set(caller.lines.hung_up.values()) == {"it did not answer who this is"}
+    monkeypatch.undo()
+    monkeypatch.setattr(line_endpoint, "Lines", FakeLines)
+    host.knows(caller)
+    until(lambda: not caller.end._unbelieved, caller)
+    caller.says(host)
+    until(lambda: host.heard, caller, host)
 
 
 def test_addresses_that_cannot_be_are_refused() -> None:
