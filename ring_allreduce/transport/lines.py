@@ -9,7 +9,8 @@ encrypted stream (zmq/encrypted_streams.py), in which each message is a frame:
 One thread owns all sockets; send(), take(), trust() and hang_up() may be called by any. Nothing that comes is used
 before it was checked: garbage, a frame that is too long, and more than `most_unread_bytes` that nobody has taken end
 the line that they came on, and no other. Who may hold how much is for the user to agree on by messages: send() queues,
-and a line that takes nothing is ended once `most_queued_bytes` wait for it.
+and a line that takes nothing is ended once `most_queued_bytes` wait for it. Somebody may open many lines, so there is a
+bound for all of them together, too: beyond `most_bytes` the line that holds most is ended.
 
 In: messages for lines. Out: lines that open and close, and what they say, in each line's order.
 """
@@ -35,6 +36,9 @@ from ring_allreduce.transport.zmq.encrypted_streams import EncryptedListener, En
 
 UNTRUSTED_BYTES = 4096
 """The largest frame of a line that was not trusted yet, and all that it may have unread."""
+
+LEAST_BYTES = 1024
+"""An unread message counts as at least so many, since Python's objects need more than a short message has."""
 
 MOST_PARTS = 64
 READ_BYTES = 1 << 18
@@ -87,6 +91,11 @@ class _Line:
         self.unread_bytes = 0  # under the lock of Lines
         self.hang_up: str | None = None  # under the lock of Lines
 
+    @property
+    def held_bytes(self) -> int:
+        """What is held because of it."""
+        return len(self.incoming) + self.queued_bytes + self.unread_bytes
+
 
 class Lines:
     """The lines of one process. Numbers of lines are never used again."""
@@ -100,15 +109,18 @@ class Lines:
         max_message_bytes: int = 4 << 20,
         most_unread_bytes: int = 64 << 20,
         most_queued_bytes: int = 256 << 20,
+        most_bytes: int = 1 << 30,
     ) -> None:
         """`listen`: host, port (0: any free one) and the keys of this end. Raises TransportError."""
         self._envelope = Envelope(codec, token, max_message_bytes)
         self._max_message_bytes = max_message_bytes
         self._most_unread_bytes = most_unread_bytes
         self._most_queued_bytes = most_queued_bytes
+        self._most_bytes = most_bytes
         self._listener = None if listen is None else EncryptedListener(*listen)
         self._lock = threading.Lock()
         self._lines: dict[int, _Line] = {}  # under the lock; only the thread takes lines out
+        self._held_bytes = 0  # under the lock: of all lines, and what is unread of lines that have ended
         self._next = 0
         self._new: deque[_Line] = deque()  # under the lock
         self._events: queue.SimpleQueue[tuple[LineEvent | None, int]] = queue.SimpleQueue()
@@ -159,6 +171,7 @@ class Lines:
                 return
             known.outgoing.append(frame)
             known.queued_bytes += frame.nbytes
+            self._hold(frame.nbytes)
             if known.queued_bytes > self._most_queued_bytes:
                 known.hang_up = known.hang_up or "it takes nothing"
         self._wake()
@@ -176,6 +189,7 @@ class Lines:
             while True:
                 taken.append(self._events.get_nowait())
         with self._lock:
+            self._held_bytes -= sum(n_bytes for _, n_bytes in taken)
             for event, n_bytes in taken:
                 line = None if event is None else self._lines.get(event.line)
                 if line is not None:
@@ -211,6 +225,13 @@ class Lines:
         # A full pipe means that a wake is on its way; a closed one, that nobody waits any more.
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
+
+    def _hold(self, n_bytes: int) -> None:
+        """So much more is held. Beyond the bound the line ends that holds most; the lock is held."""
+        self._held_bytes += n_bytes
+        if self._held_bytes > self._most_bytes and self._lines:
+            most = max(self._lines.values(), key=lambda line: line.held_bytes)
+            most.hang_up = most.hang_up or f"all lines together hold {self._held_bytes} bytes, and it holds most"
 
     def _added(self, connection: socket.socket, most_frame_bytes: int) -> _Line:
         """Number a new line; the lock is held."""
@@ -252,9 +273,12 @@ class Lines:
                 self._accept()
             else:
                 self._read(key.data)
-        self._take_in_new()
-        with self._lock:
+        with self._lock:  # once for both: a line that is new a moment later is not busy yet
+            new = list(self._new)
+            self._new.clear()
             busy = [line for line in self._lines.values() if line.outgoing or line.hang_up]
+        for line in new:
+            self._selector.register(line.socket, selectors.EVENT_READ, line)
         for line in busy:
             self._write(line)
 
@@ -273,13 +297,6 @@ class Lines:
         self._events.put((LineOpened(line.number, key_name), 0))
         self._selector.register(line.socket, selectors.EVENT_READ, line)
 
-    def _take_in_new(self) -> None:
-        with self._lock:
-            new = list(self._new)
-            self._new.clear()
-        for line in new:
-            self._selector.register(line.socket, selectors.EVENT_READ, line)
-
     def _read(self, line: _Line) -> None:
         if line.number not in self._lines:
             return
@@ -293,7 +310,9 @@ class Lines:
         if not data:
             self._end(line, "it has left, or its process died")
             return
-        line.incoming += data
+        with self._lock:
+            line.incoming += data
+            self._hold(len(data))
         try:
             self._cut(line)
         except InvalidMessage as error:
@@ -309,15 +328,16 @@ class Lines:
             if len(line.incoming) < end:
                 return
             frame = memoryview(bytearray(memoryview(line.incoming)[_LENGTH.size : end]))
-            del line.incoming[:end]
             opened = self._envelope.open(parts_of(frame))
+            counted = max(length, LEAST_BYTES)
             with self._lock:
-                line.unread_bytes += length
                 most = UNTRUSTED_BYTES if line.most_frame_bytes == UNTRUSTED_BYTES else self._most_unread_bytes
-                too_much = line.unread_bytes > most
-            if too_much:
-                raise InvalidMessage(DropCause.TOO_LARGE, "more than it was allowed to send")
-            self._events.put((LineSaid(line.number, opened.message, opened.tensors), length))
+                if line.unread_bytes + counted > most:
+                    raise InvalidMessage(DropCause.TOO_LARGE, "more than it was allowed to send")
+                del line.incoming[:end]
+                line.unread_bytes += counted
+                self._hold(counted - end)
+            self._events.put((LineSaid(line.number, opened.message, opened.tensors), counted))
 
     def _write(self, line: _Line) -> None:
         blocked = False
@@ -336,6 +356,7 @@ class Lines:
                 return
             with self._lock:
                 line.queued_bytes -= sent
+                self._held_bytes -= sent
                 if sent == head.nbytes:
                     line.outgoing.popleft()
                 else:
@@ -352,6 +373,7 @@ class Lines:
         with self._lock:
             if self._lines.pop(line.number, None) is None:
                 return
+            self._held_bytes -= line.held_bytes - line.unread_bytes
         with contextlib.suppress(KeyError):
             self._selector.unregister(line.socket)
         line.socket.close()

@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -98,6 +99,21 @@ def test_what_was_written_before_closing_arrives_and_then_the_end(listener):
     here.close()
 
 
+@pytest.mark.parametrize("talker", ["member", "rendezvous"])
+def test_of_much_that_was_written_before_the_end_nothing_is_lost(listener, talker):
+    here = stream(listener)
+    there, _ = accept(listener)
+    said = [random.Random(number).randbytes(1000) for number in range(5 * encrypted_streams.HEARD_AT_ONCE)]
+    speaks, hears = (here, there) if talker == "member" else (there, here)
+    for one in said:  # each is a message of its own, or nearly so
+        speaks.sendall(one)
+        time.sleep(0)
+    speaks.close()
+    hears.settimeout(DEADLINE_S)
+    assert read(hears, 1 << 30) == b"".join(said)
+    hears.close()
+
+
 def test_the_end_of_a_process_ends_its_stream_at_once_and_no_other(listener):
     other = stream(listener, "attic")
     stays, _ = accept(listener)
@@ -141,15 +157,15 @@ def client(listener, name, begin):
 
 def test_the_next_one_lives_on_the_descriptor_of_one_that_went(listener, monkeypatch):
     """Another has come on the descriptor of a connection of which it was not heard yet that it went."""
-    hear_all, may_go_on, halted, descriptors = listener._hear_all, threading.Event(), threading.Event(), []
+    hear, may_go_on, halted, descriptors = listener._hear, threading.Event(), threading.Event(), []
     may_go_on.set()
     opened = encrypted_streams.EncryptedListener._begin
 
     def hear_when_told():
         _ = may_go_on.is_set() or halted.set()
-        return hear_all() if may_go_on.wait(DEADLINE_S) else []
+        return hear() if may_go_on.wait(DEADLINE_S) else []
 
-    monkeypatch.setattr(listener, "_hear_all", hear_when_told)
+    monkeypatch.setattr(listener, "_hear", hear_when_told)
     monkeypatch.setattr(
         encrypted_streams.EncryptedListener,
         "_begin",
@@ -260,6 +276,49 @@ def test_garbage_in_clear_does_not_get_in(listener):
     here = stream(listener)
     assert accept(listener)[1] == "desk"
     here.close()
+
+
+def test_a_member_that_never_stops_talking_keeps_nothing_from_others_and_the_end_from_nobody(listener):
+    quiet = stream(listener, "attic")
+    quiet.settimeout(DEADLINE_S)
+    to_quiet, _ = accept(listener)
+    talk = f"""
+import zmq
+dealer = zmq.Context().socket(zmq.DEALER)
+dealer.set(zmq.CURVE_SERVERKEY, bytes.fromhex({ALLOWED["rendezvous"]!r}))
+dealer.set(zmq.CURVE_PUBLICKEY, bytes.fromhex({PAIRS["desk"].public!r}))
+dealer.set(zmq.CURVE_SECRETKEY, bytes.fromhex({PAIRS["desk"].secret!r}))
+dealer.connect("tcp://127.0.0.1:{listener.getsockname()[1]}")
+dealer.send(b"")
+while True:
+    dealer.send(b"x")
+"""
+    talkers = [subprocess.Popen([sys.executable, "-c", talk]) for _ in range(2)]
+    readers = []
+
+    def hear(heard):
+        with contextlib.suppress(OSError):
+            while heard.recv(65536):
+                pass
+
+    try:
+        for _ in talkers:
+            heard, _ = accept(listener)
+            readers.append(threading.Thread(target=hear, args=[heard], daemon=True))
+            readers[-1].start()
+        for number in range(5):
+            to_quiet.sendall(bytes([number]))
+            assert quiet.recv(1) == bytes([number])
+        listener.close()
+        assert "encrypted-listener" not in {thread.name for thread in threading.enumerate()}
+    finally:
+        for talker in talkers:
+            talker.kill()
+            talker.wait()
+        listener.close()
+        for reader in readers:
+            reader.join(DEADLINE_S)
+        quiet.close()
 
 
 def test_a_port_that_is_taken_is_told(listener):

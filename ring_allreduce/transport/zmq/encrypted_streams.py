@@ -41,6 +41,9 @@ CLOSE_S = 5.0
 MOST_PIECES = 8192
 """Pieces that wait in ZeroMQ for one end of a stream, half a GiB; a stream for which more wait ends."""
 
+HEARD_AT_ONCE = 64
+"""Messages that are taken before others get their turn: a member that never stops talking is not all there is."""
+
 _LARGEST_MESSAGE_BYTES = 2 * PIECE_BYTES
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
 
@@ -105,18 +108,20 @@ class EncryptedStream(socket.socket):
         with contextlib.closing(self._inner), contextlib.suppress(OSError, zmq.Again):
             while alive:
                 ready = dict(poller.poll())
-                if self._monitor in ready:  # the first event after the handshake: the connection is gone
-                    alive = False
+                gone = self._monitor in ready  # the first event after the handshake: what came before is all there is
+                alive = not gone
                 if self._inner.fileno() in ready:
                     data = self._inner.recv(PIECE_BYTES)
                     self._dealer.send(data, flags=zmq.DONTWAIT)
                     alive = alive and bool(data)
-                alive = self._take_all() and alive
+                alive = self._take(everything=gone) and alive
         self._context.destroy(linger=math.ceil(1000 * LINGER_S))
 
-    def _take_all(self) -> bool:
-        """Pass on what has come; False when the stream has ended."""
-        while self._dealer.poll(0):
+    def _take(self, *, everything: bool) -> bool:
+        """Pass on what has come, not too much at once unless it is to be all; False when the stream has ended."""
+        taken = 0
+        while (everything or taken < HEARD_AT_ONCE) and self._dealer.poll(0):
+            taken += 1
             data = self._dealer.recv()
             if data == OPEN_OR_END:
                 return False
@@ -153,6 +158,7 @@ class EncryptedListener:
         self._doorkeeper.start()
         self._streams: dict[bytes, socket.socket] = {}  # identity of the connection → our end of its socket pair
         self._identities: dict[int, bytes] = {}  # the connection's descriptor → its identity
+        self._lost: dict[bytes, float] = {}  # identity of a lost connection → until when its last words are waited for
         self._poller = zmq.Poller()
         self._arrived: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
         self._knock_reader, self._knock_writer = socket.socketpair()
@@ -199,7 +205,7 @@ class EncryptedListener:
                     self._arrived.get_nowait()[0].close()
             self._knock_writer.close()
             self._stop_reader.close()
-            self._gone()  # disabling waits for ZeroMQ, which waits where it has too much news to tell
+            self._see_lost()  # disabling waits for ZeroMQ, which waits where it has too much news to tell
             self._router.disable_monitor()
             self._router.close(linger=0)
             self._doorkeeper.stop()
@@ -210,39 +216,43 @@ class EncryptedListener:
             if stream.fileno() in ready:
                 self._say(identity, stream)
         # What a connection said before it went is still taken: first see who went, then read, then end.
-        gone = self._gone()
-        gone += self._hear_all()
-        for identity in gone:
+        self._see_lost()
+        for identity in self._hear():
             self._end(identity)
+        if self._lost:
+            all_heard, now_s = not self._router.poll(0), time.monotonic()
+            for identity in [one for one, until_s in self._lost.items() if all_heard or now_s > until_s]:
+                del self._lost[identity]
+                self._end(identity)
 
-    def _gone(self) -> list[bytes]:
-        """Return the identities of the connections that were lost."""
-        gone = []
+    def _see_lost(self) -> None:
+        """Take note of the connections that were lost."""
         while self._monitor.poll(0):
             news = recv_monitor_message(self._monitor)
             self._lobby.take(news, time.monotonic())
             came = news["event"] == zmq.EVENT_ACCEPTED
             identity = None if came else self._identities.pop(news["value"], None)
             if identity is not None:
-                gone.append(identity)
-        return gone
+                self._lost[identity] = time.monotonic() + TAKE_S
 
-    def _hear_all(self) -> list[bytes]:
-        """Pass on what has come; returns the identities of the streams that end."""
-        gone = []
-        while self._router.poll(0):
+    def _hear(self) -> list[bytes]:
+        """Pass on what has come, not too much at once; returns the identities of the streams that end."""
+        ended = []
+        for _ in range(HEARD_AT_ONCE):
+            if not self._router.poll(0):
+                break
             identity_frame, frame = self._router.recv_multipart(copy=False)[:2]
             identity, data = identity_frame.bytes, frame.bytes
             stream = self._streams.get(identity)
             if stream is None:
                 if data == OPEN_OR_END:
                     # The system may give the descriptor of one who went to the next: hear of the former first.
-                    gone += self._gone()
+                    self._see_lost()
                     self._identities[frame.get(zmq.SRCFD)] = identity
                     self._begin(identity, proven_name(frame))
             elif data == OPEN_OR_END or not _take(stream, data):
-                gone.append(identity)
-        return gone
+                ended.append(identity)
+        return ended
 
     def _begin(self, identity: bytes, name: str) -> None:
         try:
