@@ -7,11 +7,14 @@ to say something, or is spoken to over the line that the other has opened:
     who listens      has a key of its own (CurveZMQ), which its record in the table says and signs
     who opens        shows that it has the members' token, by a key that follows from it, then says who it is: its name
                      ends with the beginning of its public key (Ed25519), which signs the listener's key
-    who listens      says that it has believed so; before, it takes nothing large, and so nothing else is sent
+    who listens      says that it believes so, once it knows a member of that name; before, it takes nothing large, and
+                     so nothing else is sent
 
 Nobody is heard under a name that is not its own, and who has no token not at all. At most WINDOW_BYTES are on their way
-on a line: who receives says what it has taken. In and out: as any `Endpoint`. All methods but wake() belong to one
-thread; lines are opened in others.
+on a line: who receives says what it has taken. Members may lie: with one key one can make up any number of names, and
+open any number of lines. So lines of who is not known here are few and take little, and what waits for all members
+together is bounded. In and out: as any `Endpoint`. All methods but wake() belong to one thread; lines are opened in
+others.
 """
 
 from __future__ import annotations
@@ -57,6 +60,9 @@ WINDOW_BYTES = 16 << 20
 MOST_QUEUED_BYTES = 256 << 20
 """So much may wait for one member; then it takes nothing more (PeerStalled)."""
 
+MOST_QUEUED_IN_ALL_BYTES = 1 << 30
+"""So much may wait for all members; then the one for which most waits takes nothing more, and is sent nothing of it."""
+
 DIAL_S = 10.0
 AGAIN_S = 5.0
 """After a line could not be opened, it is tried again."""
@@ -65,7 +71,7 @@ INTRODUCE_S = 10.0
 """Who has opened a line has to say who it is within this time, and is answered within it."""
 
 MOST_UNKNOWN, MOST_OF_ONE = 64, 4
-"""Lines of those who have not said who they are, and lines of one member."""
+"""Lines of those who have not said who they are or are not known here, and lines of one member."""
 
 MEMBER = "member"
 """The name of the members' common key in an allow-list."""
@@ -113,6 +119,10 @@ class _Peer:
     def listens(self) -> bool:
         return self.address.pipeline_port > 0
 
+    def drop_queued(self) -> None:
+        self.queued.clear()
+        self.queued_bytes = 0
+
 
 class LineEndpoint:
     """An `Endpoint` over lines."""
@@ -133,6 +143,7 @@ class LineEndpoint:
             max_message_bytes=MOST_MESSAGE_BYTES,
             most_unread_bytes=2 * MOST_MESSAGE_BYTES,
             most_queued_bytes=2 * MOST_MESSAGE_BYTES,
+            most_bytes=8 * MOST_MESSAGE_BYTES,
         )
         port = self._lines.port or 0
         self._own_key = "" if outwards_only else own.public
@@ -141,7 +152,10 @@ class LineEndpoint:
         self._names: dict[int, str] = {}
         """By line: who is at its other end."""
         self._unknown: dict[int, float] = {}
-        """Lines of those who have not said who they are, and until when they may."""
+        """Lines of those who have not said who they are, or are not known here, and until when they may be, the oldest
+        first."""
+        self._said: dict[int, str] = {}
+        """By line of these: who is at its other end, as it has proved."""
         self._unbelieved: dict[int, float] = {}
         """Lines opened here whose other end has not answered who this is, and until when it may."""
         self._on_their_way: dict[int, int] = {}
@@ -161,6 +175,8 @@ class LineEndpoint:
             if peer != self.name and (peer not in self._peers or self._peers[peer].address != address):
                 lines = [line for line, name in self._names.items() if name == peer and line not in self._unbelieved]
                 self._peers[peer] = _Peer(address, lines)
+                for line in [line for line, name in self._said.items() if name == peer]:
+                    self._believe(line, peer)
                 self._tend(peer, time.monotonic())
 
     def disconnect(self, peers: Iterable[str]) -> None:
@@ -184,6 +200,11 @@ class LineEndpoint:
         reachable = known.lines or (known.listens and known.not_before_s <= time.monotonic())
         if not reachable or known.queued_bytes + size > MOST_QUEUED_BYTES or size > MOST_MESSAGE_BYTES:
             raise PeerStalled(peer, lane.value, len(known.queued))
+        if sum(one.queued_bytes for one in self._peers.values()) + size > MOST_QUEUED_IN_ALL_BYTES:
+            most = max(self._peers.values(), key=lambda one: one.queued_bytes)
+            most.drop_queued()
+            if most is known:
+                raise PeerStalled(peer, lane.value, 0)
         known.queued.append((message, tuple(tensors), size))
         known.queued_bytes += size
         self.stats.sent[peer, lane].add(size)
@@ -195,8 +216,7 @@ class LineEndpoint:
         while self._dialled:
             self._has_dialled(*self._dialled.popleft(), now_s)
         for line in [line for line, until_s in self._unknown.items() if now_s > until_s]:
-            self._lines.hang_up(line, "it did not say who it is")
-            del self._unknown[line]
+            self._forget_unknown(line, "it did not say who it is, or is no member that is known here")
         for line in [line for line, until_s in self._unbelieved.items() if now_s > until_s]:
             self._lines.hang_up(line, "it did not answer who this is")
         for peer in self._peers:
@@ -205,10 +225,9 @@ class LineEndpoint:
         for event in self._lines.take(timeout_s):
             match event:
                 case LineOpened():
-                    if len(self._unknown) >= MOST_UNKNOWN:
-                        self._lines.hang_up(event.line, "too many wait to say who they are")
-                    else:
-                        self._unknown[event.line] = time.monotonic() + INTRODUCE_S
+                    if len(self._unknown) >= MOST_UNKNOWN:  # the oldest gives way: silence keeps nobody out
+                        self._forget_unknown(next(iter(self._unknown)), "too many wait to say who they are")
+                    self._unknown[event.line] = time.monotonic() + INTRODUCE_S
                 case LineClosed():
                     self._ended(event.line)
                 case LineSaid(line, message, tensors) if line in self._unknown:
@@ -288,21 +307,32 @@ class LineEndpoint:
 
     def _nobody_there(self, peer: _Peer, now_s: float) -> None:
         peer.dialling, peer.not_before_s = None, now_s + AGAIN_S
-        peer.queued.clear()  # who has asked hears no answer in time
-        peer.queued_bytes = 0
+        peer.drop_queued()  # who has asked hears no answer in time
 
     def _introduced(self, line: int, message: Message) -> None:
-        del self._unknown[line]
-        if not isinstance(message, Introduced) or not self._is_true(message):
-            self._lines.hang_up(line, "it is not who it says")
-        elif sum(name == message.name for name in self._names.values()) >= MOST_OF_ONE:
-            self._lines.hang_up(line, "it has opened too many lines")
+        if not isinstance(message, Introduced) or line in self._said or not self._is_true(message):
+            self._forget_unknown(line, "it is not who it says")
+        elif message.name in self._peers:
+            self._believe(line, message.name)
         else:
-            self._lines.trust(line)
-            self._lines.send(line, Believed())
-            self._names[line] = message.name
-            if message.name in self._peers:
-                self._peers[message.name].lines.append(line)
+            self._said[line] = message.name
+
+    def _believe(self, line: int, name: str) -> None:
+        """A member that is known here has opened a line."""
+        if sum(one == name for one in self._names.values()) >= MOST_OF_ONE:
+            self._forget_unknown(line, "it has opened too many lines")
+            return
+        self._said.pop(line, None)
+        del self._unknown[line]
+        self._lines.trust(line)
+        self._lines.send(line, Believed())
+        self._names[line] = name
+        self._peers[name].lines.append(line)
+
+    def _forget_unknown(self, line: int, reason: str) -> None:
+        self._lines.hang_up(line, reason)
+        self._said.pop(line, None)
+        del self._unknown[line]
 
     def _is_true(self, said: Introduced) -> bool:
         signed = _SIGNED + self._own_key.encode()
@@ -310,6 +340,7 @@ class LineEndpoint:
 
     def _ended(self, line: int) -> None:
         self._unknown.pop(line, None)
+        self._said.pop(line, None)
         self._on_their_way.pop(line, None)
         peer = self._peers.get(self._names.pop(line, ""))
         was_unbelieved = self._unbelieved.pop(line, None) is not None

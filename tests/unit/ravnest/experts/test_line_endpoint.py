@@ -14,6 +14,7 @@ from ravnest.experts.grid import member_name
 from ravnest.experts.line_endpoint import (
     MOST_OF_ONE,
     MOST_QUEUED_BYTES,
+    MOST_UNKNOWN,
     WINDOW_BYTES,
     Introduced,
     LineAddress,
@@ -98,6 +99,10 @@ class Member:
         self.end = LineEndpoint(self.name, identity, token, "127.0.0.1", outwards_only=outwards_only)
         self.lines = FakeLines.made[-1]
         self.heard: list[Delivery] = []
+
+    def poll(self, times: int) -> None:
+        for _ in range(times):
+            self.heard += self.end.poll(0.002)
 
     def knows(self, *others: "Member") -> None:
         self.end.connect({one.name: one.end.address for one in others})
@@ -197,6 +202,9 @@ def test_one_member_has_few_lines_and_who_is_forgotten_has_none() -> None:
     for _ in range(MOST_OF_ONE + 1):
         line = lines.dial("", host.end.address.pipeline_port, keys, "h", 1)
         lines.send(line, Introduced(name=name, public_key=identity.public_key, signature=signature))
+    host.poll(20)
+    assert not host.lines.trusted, "nobody of that name is known"
+    host.end.connect({name: LineAddress("127.0.0.1", 0, 0, "")})
     until(lambda: host.lines.hung_up, host)
     assert len(host.lines.trusted) == MOST_OF_ONE
     caller.knows(host), host.knows(caller)
@@ -206,6 +214,61 @@ def test_one_member_has_few_lines_and_who_is_forgotten_has_none() -> None:
     assert "it is no member any more" in host.lines.hung_up.values()
     with pytest.raises(UnknownPeer):
         host.says(caller)
+
+
+def test_who_makes_up_names_has_few_lines_and_none_that_takes_much() -> None:
+    host, caller, liar = Member("host"), Member("caller"), new_identity()
+    key = host.end.address.key  # type: ignore[attr-defined]
+    lines, keys = FakeLines(None, TOKEN, listen=None), Keys(members_key(TOKEN), {"h": key})
+    signature = liar.sign(b"ravnest experts: a line to " + key.encode())
+    for number in range(2 * MOST_UNKNOWN):
+        line = lines.dial("", host.end.address.pipeline_port, keys, "h", 1)
+        name = member_name(f"liar{number}", liar.public_key)
+        lines.send(line, Introduced(name=name, public_key=liar.public_key, signature=signature))
+    host.poll(20)
+    assert not host.lines.trusted
+    assert len(host.lines.others) == MOST_UNKNOWN
+    caller.knows(host), host.knows(caller)
+    caller.says(host)
+    until(lambda: host.heard, caller, host)
+
+
+def test_silence_on_many_lines_keeps_no_member_out() -> None:
+    host, caller = Member("host"), Member("caller")
+    lines, keys = FakeLines(None, TOKEN, listen=None), Keys(members_key(TOKEN), {"h": host.end.address.key})  # type: ignore[attr-defined]
+    for _ in range(MOST_UNKNOWN):
+        lines.dial("", host.end.address.pipeline_port, keys, "h", 1)
+    caller.knows(host), host.knows(caller)
+    caller.says(host)
+    until(lambda: host.heard, caller, host)
+    assert len(host.lines.others) == MOST_UNKNOWN, "the oldest gave way"
+
+
+def test_who_is_known_only_later_is_heard_then() -> None:
+    host, caller = Member("host"), Member("caller")
+    caller.knows(host)
+    caller.says(host)
+    for _ in range(20):
+        caller.poll(1), host.poll(1)
+    assert not host.heard
+    host.knows(caller)
+    until(lambda: host.heard, caller, host)
+
+
+def test_what_waits_for_all_members_is_bounded_and_who_has_most_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_endpoint, "MOST_QUEUED_IN_ALL_BYTES", 100_000)
+    host, liar, caller = Member("host"), Member("liar"), Member("caller")
+    host.knows(liar, caller), liar.knows(host), caller.knows(host)
+    monkeypatch.setattr(line_endpoint, "WINDOW_BYTES", 1)  # whatever is sent, the rest waits
+    liar.says(host), caller.says(host)
+    until(lambda: len(host.heard) == 2, liar, caller, host)
+    for one in (liar, liar, caller, caller):  # each begins with one that is on its way
+        host.says(one, torch.zeros(5000))
+    host.says(liar, torch.zeros(5000))
+    with pytest.raises(PeerStalled):
+        host.says(liar, torch.zeros(10_000))
+    host.says(caller, torch.zeros(10_000))
+    until(lambda: len(caller.heard) == 3, liar, caller, host)
 
 
 def test_only_so_much_is_on_its_way_and_waits() -> None:
