@@ -62,7 +62,8 @@ SIGN_IN_S = 30.0
 AGREE_S = 900.0
 """A volunteer may take so long to agree to the code and to make its model."""
 
-MOST_VISITORS = 512
+MOST_VISITORS, MOST_UNSIGNED = 512, 64
+"""Lines in all, and lines on which nobody has said yet who it is: beyond, the oldest of these gives way."""
 MOST_WAITING = 4
 """A volunteer for which more transfers wait than that takes nothing, or too little, and is put out; it may return."""
 
@@ -195,13 +196,17 @@ class Backbone:
                     self._lines.send(line, RefusedMessage(reason=reason, may_return=True))
                     self._lines.hang_up(line, "no place")
                     return
+                unsigned = [visitor for visitor in self._visitors.values() if not visitor.name]
+                if len(unsigned) >= MOST_UNSIGNED:
+                    self._put_out(unsigned[0], "too many have not said who they are", may_return=True)
                 visitor = self._visitors[line] = Visitor(line, self._now())
                 self._lines.send(line, self._kept.challenge(visitor.nonce))
             case LineClosed(line=line, reason=reason):
                 gone = self._visitors.pop(line, None)
-                if gone is not None and gone.joined:
-                    self._tell(f"{gone.name} has left: {reason}")
-                    self._decide(PeerLeft(gone.peer))
+                if gone is not None:
+                    if gone.joined:
+                        self._tell(f"{gone.name} has left: {reason}")
+                    self._gone(gone)
             case LineSaid(line=line, message=message) if line in self._visitors:
                 visitor = self._visitors[line]
                 try:
@@ -262,16 +267,9 @@ class Backbone:
         if message.loss is not None:
             self._kept.heard(message.step, message.loss, message.loss_samples)
         self._decide(PeerBecameReady(visitor.peer, message.step))
-        self._decide(
-            ProgressCame(
-                visitor.peer,
-                message.step,
-                min(message.samples, self._kept.most_samples),
-                message.samples_per_s,
-                self._trainer.job.micro_batch,
-                min(max(message.every_s, 0.1), 600.0),
-            )
-        )
+        samples, every_s = min(message.samples, self._kept.most_samples), min(max(message.every_s, 0.1), 600.0)
+        micro_batch = self._trainer.job.micro_batch
+        self._decide(ProgressCame(visitor.peer, message.step, samples, message.samples_per_s, micro_batch, every_s))
         if message.samples_per_s and not visitor.rated:
             visitor.rated = True
             self._lines.send(visitor.line, AliveMessage(step=self.step))
@@ -390,6 +388,11 @@ class Backbone:
             self._tell(f"{visitor.name} is put out: {reason}")
         self._lines.send(visitor.line, RefusedMessage(reason=reason[:400], may_return=may_return))
         self._lines.hang_up(visitor.line, reason)
+        self._gone(visitor)
+
+    def _gone(self, visitor: Visitor) -> None:
+        if visitor.person is not None:
+            self._kept.people.left(visitor.person)
         if visitor.joined:
             self._decide(PeerLeft(visitor.peer))
 

@@ -1,9 +1,11 @@
 """Who gave how many samples: the leaderboard of a collaboration, by public key, in people.json of its folder.
 
-In: contributions that were counted. Out: a table, most samples first, that outlives the backbone's process.
+In: contributions that were counted. Out: a table, most samples first, that outlives the backbone's process. A key costs
+nothing, so who comes under one and gives nothing is forgotten when it leaves.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,13 +38,23 @@ class People:
 
     def __init__(self, people: dict[str, Person] | None = None) -> None:
         self._people = people or {}
+        self._here: Counter[str] = Counter()
 
     def came(self, key: str, name: str) -> Person:
         """Somebody has come; who has come before keeps what was given."""
         person = self._people.setdefault(key, Person(key, name))
         person.name = name
         person.visits += 1
+        self._here[key] += 1
         return person
+
+    def left(self, person: Person) -> None:
+        """Somebody who came has left again."""
+        self._here[person.key] -= 1
+        if self._here[person.key] <= 0:
+            del self._here[person.key]
+            if not (person.samples or person.refused or person.scaled):
+                self._people.pop(person.key, None)
 
     def scaled(self, keys: Iterable[str]) -> None:
         """A contribution of each of these people was scaled down."""

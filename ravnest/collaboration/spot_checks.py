@@ -3,7 +3,8 @@
 In: a peer's sum of gradients, the numbers of the micro-batches that it says are in it, and a function that computes one
 of them by the same weights. Out: a refusal, once it is clear that a person's sums are not what they are said to be.
 
-The micro-batch is chosen only when the whole sum is there, so nobody can compute that one alone. Let G be a sum of m
+The micro-batch is chosen only when the whole sum is there, so nobody can compute that one alone; and none may be named
+twice, or one would stand for all. Let G be a sum of m
 gradients, and g one of them, chosen by chance. Whatever the gradients are like, the mean over that choice is
 
     E[ m <g, G> ] = <G, G>
@@ -15,6 +16,7 @@ Single ones say little where gradients of a sum nearly cancel each other, so a p
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -61,6 +63,8 @@ class SpotChecks:
         count = sum(many for _, many in spans)
         if count * self._micro_batch != samples:
             raise InvalidInput(f"{count} micro-batches are named for {samples} samples")
+        if any(sum(before) > after[0] for before, after in pairwise(spans)):
+            raise InvalidInput("micro-batches are named twice, or not in their order")
         if self._draw() >= self._share:
             return
         number = nth(spans, int(self._draw() * count))

@@ -135,6 +135,19 @@ def test_who_turns_its_gradient_is_found_by_a_micro_batch_that_is_computed_again
     assert world.backbone.step == 1, "the other one's gradient was applied"
 
 
+def test_silence_on_many_lines_keeps_no_volunteer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "MOST_VISITORS", 6)
+    monkeypatch.setattr(module, "MOST_UNSIGNED", 4)
+    silent = range(100, 110)
+    world.lines.events += [LineOpened(line, "guest") for line in silent]
+    world.turns(16)
+    world.joins(1)
+    assert any("v1 joins" in line for line in world.told)
+    assert world.lines.said(RefusedMessage, silent[0])
+    assert not world.lines.said(RefusedMessage, 1)
+
+
 def test_without_checks_nobody_needs_to_name_its_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for share, refused in ((0.0, 0), (1e-9, 1)):
         world = World(tmp_path / str(share), monkeypatch, samples=640, spot_check_share=share)

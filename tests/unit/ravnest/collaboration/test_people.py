@@ -17,6 +17,19 @@ def test_people_are_ranked_by_samples_and_kept_by_key(tmp_path: Path) -> None:
     assert (second.name, second.samples, second.visits, second.steps) == ("ada again", 10, 2, 1)
 
 
+def test_who_gives_nothing_is_forgotten_when_it_has_left(tmp_path: Path) -> None:
+    people = People()
+    for number in range(1000):
+        people.left(people.came(f"{number}", "nobody"))
+    twice, gave = [people.came("aa", "lena") for _ in range(2)], people.came("bb", "tom")
+    gave.samples = 8
+    people.left(gave)
+    people.left(twice[0])
+    assert [one.name for one in people.ranked()] == ["tom", "lena"], "lena is still there"
+    people.left(twice[1])
+    assert [one.name for one in people.ranked()] == ["tom"]
+
+
 def test_nobody_has_come_yet(tmp_path: Path) -> None:
     assert read_people(tmp_path).ranked() == []
 

@@ -90,6 +90,13 @@ def test_so_large_a_share_is_looked_into_and_the_form_of_all() -> None:
         looks.require("lena", "a", [(0, COUNT - 1)], HONEST, 8 * COUNT)
 
 
+@pytest.mark.parametrize("spans", [[(3, 1)] * COUNT, [(0, 10), (9, 6)], [(8, 8), (0, 8)]])
+def test_no_micro_batch_stands_for_others(spans: list[tuple[int, int]]) -> None:
+    """Who computes one only, and says that it has computed it again and again, would have what is expected in it."""
+    with pytest.raises(InvalidInput, match="named twice, or not in their order"):
+        checks().require("lena", "a", spans, COUNT * sum_of("a", [3]), 8 * COUNT)
+
+
 def test_without_a_share_nothing_is_asked() -> None:
     checks(0.0).require("lena", "a", [], -HONEST, 8 * COUNT)
 
