@@ -208,6 +208,7 @@ class StageCompute:
             check_inputs(self._setup.program.inputs, inputs, f"batch {batch} of the held-out set")
         self.module.eval()
         self.tied.adopt()
+        self.weights.current()  # what is sent may be a weight itself, which a merge then must not change in place
         with torch.no_grad():
             outputs = self._outputs(inputs)
             if not self._setup.is_last:

@@ -96,8 +96,8 @@ class StageRounds:
             self.merged = round
             for ring in given:
                 segment, average = self._segments[ring], averages[ring]
-                correction = self._progress[segment.ring].merge(round, average.vector, average.total_weight)
-                self._weights.add_correction(segment.parameters, correction)
+                with self._weights.correcting(segment.parameters) as add:
+                    self._progress[segment.ring].merge_in_pieces(round, average.vector, add, average.total_weight)
                 # When nobody has trained since the last round, nothing was learned that could be averaged.
                 if average.total_weight > 0:
                     self._set_buffers(segment, average, given[segment.ring])

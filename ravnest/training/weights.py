@@ -16,7 +16,10 @@ flight.
 """
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -89,6 +92,8 @@ class VersionedWeights:
             for group, names in partition(config, self._shells)
         ]
         self._alive: weakref.WeakSet[ParameterSet] = weakref.WeakSet([self._current])
+        self._given: set[str] = set()
+        """The parameters that graphs may hold as they are now: `current()` gave them out."""
 
     # Gradients
 
@@ -97,6 +102,7 @@ class VersionedWeights:
 
         While they are held they count as a live version: drop them with the graph.
         """
+        self._given.update(self._current)
         return self._current
 
     def collect(self, parameters: ParameterSet) -> None:
@@ -136,37 +142,58 @@ class VersionedWeights:
 
         `lr`: the learning rate; a parameter group with another peak rate has its own in proportion. `staleness`: of
         that gradient, in updates, the mean over its micro-batches.
-        `copy` may be False only when no graph is alive that a forward recorded with the current parameters.
+        `copy` may be False only when no graph is alive that a forward recorded with the current parameters. What
+        `current()` has not given out is not copied in any case: no graph holds it.
         """
         if self._groups:
             if clip_scale is not None:
                 for shell in self._shells.values():
                     if shell.grad is not None:
                         shell.grad.mul_(clip_scale)
-            self._own(self._shells, copy=copy)
+            renewed = self._own(self._shells, copy=copy)
             for group in self._groups:
                 group.step(lr * group.lr_ratio, staleness, self.version)
             for shell in self._shells.values():
                 shell.grad = None
-            self._publish(self._shells, copy=copy)
+            self._publish(self._shells, renewed)
             self._lend_gradients()
         self.version += 1
 
     def add_correction(self, names: Sequence[str], correction: Tensor, *, copy: bool = True) -> None:
         """Add `correction` to the weights of `names`; `copy` as in `step`. This is no update: the version stays."""
-        parts = self._split(names, correction)
-        self._own(names, copy=copy)
-        for name, part in zip(names, parts, strict=True):
-            self._shells[name].data.add_(part.to(self._shells[name].device))
-        self._publish(names, copy=copy)
+        self._require_length(names, correction)
+        with self.correcting(names, copy=copy) as add:
+            add(0, correction)
+
+    @contextmanager
+    def correcting(self, names: Sequence[str], *, copy: bool = True) -> Iterator[Callable[[int, Tensor], None]]:
+        """As `add_correction`, with the correction in pieces: it gives `add(at, part)`, where `at` is the place of the
+        part's first element in the vector. The module has the new weights where the context ends."""
+        renewed = self._own(names, copy=copy)
+        shells = [self._shells[name].data for name in names]
+        flat = [data.reshape(-1) for data in shells]  # views, but for what lies in another order
+        ends = list(accumulate(vector.numel() for vector in flat))
+
+        def add(at: int, part: Tensor) -> None:
+            while part.numel():
+                place = bisect_right(ends, at)
+                here = flat[place][flat[place].numel() - (ends[place] - at) :][: part.numel()]
+                here.add_(part[: here.numel()].to(here.device))
+                at, part = at + here.numel(), part[here.numel() :]
+
+        yield add
+        for data, vector in zip(shells, flat, strict=True):
+            if not data.is_contiguous():
+                data.copy_(vector.view(data.shape))
+        self._publish(names, renewed)
 
     def adopt(self, names: Sequence[str], values: Tensor, *, copy: bool = True) -> None:
         """Set the weights of `names` to `values`; `copy` as in `step`. The version stays."""
         parts = self._split(names, values)
-        self._own(names, copy=copy)
+        renewed = self._own(names, copy=copy)
         for name, part in zip(names, parts, strict=True):
             self._shells[name].data.copy_(part)
-        self._publish(names, copy=copy)
+        self._publish(names, renewed)
 
     # Tied parameters
 
@@ -186,7 +213,7 @@ class VersionedWeights:
         """Set borrowed weights, without a copy. The next forward uses them; graphs in flight keep the old ones."""
         for name, value in values.items():
             self._borrowed[name].data = value.to(self._borrowed[name].device)
-        self._publish(values, copy=True)
+        self._publish(values, list(values))
 
     def take_gradients(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Return the gradients accumulated for borrowed weights (zeros where there is none), and empty them."""
@@ -289,28 +316,32 @@ class VersionedWeights:
         for name, shell in self._shells.items():
             yield from self._state_of(name, shell).values()
 
-    def _own(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
-        """Separate the data of the shells from what live graphs hold."""
-        if copy:
-            for name in names:
-                if name not in self._narrow:  # no graph holds a master
-                    self._shells[name].data = self._shells[name].data.clone()
+    def _own(self, names: Collection[str], *, copy: bool) -> list[str]:
+        """Separate the data of the shells from what live graphs hold. Returns of which names the module needs a new
+        parameter: of those that no graph can hold, it does not."""
+        renewed = [name for name in names if name in self._given] if copy else []
+        for name in renewed:
+            if name not in self._narrow:  # no graph holds a master
+                self._shells[name].data = self._shells[name].data.clone()
+        return renewed
 
-    def _publish(self, names: Sequence[str] | Mapping[str, object], *, copy: bool) -> None:
-        """Give the module the new data of the shells; without a copy it has them already, but for what is rounded."""
-        if not copy:
-            for name in self._narrow.intersection(names):
-                self._current[name].data.copy_(self._shells[name].data)
+    def _publish(self, names: Collection[str], renewed: Sequence[str]) -> None:
+        """Give the module the new data of the shells. In the place of `renewed` ones it gets new parameters; the others
+        have the data already, but for what is rounded."""
+        for name in self._narrow.intersection(names).difference(renewed):
+            self._current[name].data.copy_(self._shells[name].data)
+        if not renewed:
             return
-        renewed = ParameterSet(self._current)
-        for name in names:
+        fresh = ParameterSet(self._current)
+        for name in renewed:
             shell = self._shell(name)
-            renewed[name] = nn.Parameter(shell.data.to(self._current[name].dtype))
+            fresh[name] = nn.Parameter(shell.data.to(self._current[name].dtype))
             if name not in self._narrow:
-                renewed[name].grad = shell.grad
-            self._module.set_parameter(name, renewed[name])
-        self._current = renewed
-        self._alive.add(renewed)
+                fresh[name].grad = shell.grad
+            self._module.set_parameter(name, fresh[name])
+        self._given.difference_update(renewed)
+        self._current = fresh
+        self._alive.add(fresh)
 
     def _lend_gradients(self) -> None:
         for version in self._alive:
@@ -319,12 +350,15 @@ class VersionedWeights:
                     parameter.grad = self._shell(name).grad
 
     def _split(self, names: Sequence[str], vector: Tensor) -> list[Tensor]:
+        self._require_length(names, vector)
         shapes = self.shapes(names)
-        sizes = [shape.numel() for shape in shapes.values()]
-        if vector.dim() != 1 or vector.numel() != sum(sizes):
-            raise ValueError(f"{len(names)} parameters need {sum(sizes)} elements, not {tuple(vector.shape)}")
-        parts = torch.split(vector, sizes) if sizes else ()
+        parts = torch.split(vector, [shape.numel() for shape in shapes.values()]) if shapes else ()
         return [part.reshape(shape) for part, shape in zip(parts, shapes.values(), strict=True)]
+
+    def _require_length(self, names: Sequence[str], vector: Tensor) -> None:
+        elements = sum(shape.numel() for shape in self.shapes(names).values())
+        if vector.dim() != 1 or vector.numel() != elements:
+            raise ValueError(f"{len(names)} parameters need {elements} elements, not {tuple(vector.shape)}")
 
 
 def _master(parameter: Tensor, value: Tensor | None) -> Tensor:

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from ring_allreduce.errors import InvalidInput
 
+PIECE_ELEMENTS = 1 << 20
+"""The numbers of a correction that `merge_in_pieces` makes at a time: 4 MiB."""
+
 
 class Progress:
     """The anchor of one segment, and the progress that was contributed but not merged yet."""
@@ -73,12 +76,32 @@ class Progress:
         the outer optimizer, which would go on by its momentum, is not asked. `average` is left as it is.
         Raises InvalidInput when `round` is not the oldest pending one.
         """
+        correction = torch.empty_like(average)
+        self.merge_in_pieces(
+            round, average, lambda at, part: correction[at : at + part.numel()].copy_(part), total_weight
+        )
+        return correction
+
+    def merge_in_pieces(
+        self,
+        round: int,  # noqa: A002 - our word
+        average: Tensor,
+        add: Callable[[int, Tensor], object],
+        total_weight: float = 1.0,
+    ) -> None:
+        """As `merge`, with `add(at, part)` called for each piece of δ − p_r, where `at` is its first element.
+
+        So no other vector of the segment's size is made, but for the δ of an outer optimizer.
+        """
         if not self._pending or round != next(iter(self._pending)):
             raise InvalidInput(f"round {round} is not the oldest of the pending rounds {list(self._pending)}")
         self._check(average)
         step = average if self._outer is None or total_weight == 0 else self._outer(average)
         self._anchor += step
-        return step - self._pending.pop(round)
+        progress = self._pending.pop(round)
+        for at in range(0, len(step), PIECE_ELEMENTS):
+            piece = slice(at, at + PIECE_ELEMENTS)
+            add(at, step[piece] - progress[piece])
 
     def _check(self, vector: Tensor) -> None:
         if vector.shape != self._anchor.shape or vector.dtype != torch.float32:

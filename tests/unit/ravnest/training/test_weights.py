@@ -248,6 +248,40 @@ def test_without_a_copy_the_module_keeps_its_parameters():
     assert module.first.weight is not before
 
 
+def test_a_version_that_no_forward_has_used_is_not_copied():
+    """A merge follows an update directly, and must not take the memory of one version more."""
+    module, weights = make()
+    early = weights.current()
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05, copy=True)
+    after_update, values = dict(module.named_parameters()), weights.flat()
+    weights.add_correction(weights.names, torch.ones(ELEMENTS), copy=True)
+    assert all(parameter is after_update[name] for name, parameter in module.named_parameters())
+    assert torch.equal(weights.flat(), values + 1)
+    assert not any(early[name] is after_update[name] for name in TRAINED)
+    held = weights.current()
+    weights.add_correction(weights.names, torch.ones(ELEMENTS), copy=True)
+    assert torch.equal(torch.cat([held[name].detach().flatten() for name in weights.names]), values + 1)
+    assert torch.equal(weights.flat(), values + 1 + 1)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("piece", [1, 7, 10, 100])
+def test_a_correction_in_pieces_is_the_whole_one(piece, copied):
+    (_, whole), (module, pieces) = make(), make()
+    module.second.weight.data = module.second.weight.data.t().contiguous().t()  # in another order in memory
+    pieces = VersionedWeights(module, OptimizerConfig(lr=0.05))
+    names = ("second.weight", "scale", "first.weight")
+    correction = torch.linspace(-1.0, 1.0, 31)
+    whole.add_correction(names, correction)
+    pieces.current()
+    with pieces.correcting(names, copy=copied) as add:
+        for at in range(0, 31, piece):
+            add(at, correction[at : at + piece])
+    assert torch.equal(pieces.flat(), whole.flat())
+    assert torch.equal(module.second.weight.flatten(), whole.flat(("second.weight",)))
+
+
 RESUMED = ["adamw", "nadam", "radam", "rmsprop", "rprop", "asgd", "adagrad", "adafactor", "sgd", "soap"]
 
 

@@ -168,6 +168,23 @@ def test_merge_leaves_the_average_as_it_is():
     assert progress.anchor.tolist() == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize("outer", [lambda: None, Nesterov])
+def test_a_correction_comes_in_pieces_that_are_bounded(outer, monkeypatch):
+    monkeypatch.setattr("ring_allreduce.rounds.progress.PIECE_ELEMENTS", 5)
+    torch.manual_seed(0)
+    start, live, average = torch.randn(3, ELEMENTS)
+    whole, pieces = Progress(start, outer()), Progress(start, outer())
+    contributed = whole.snapshot(1, live).clone()
+    pieces.snapshot(1, live)
+    came = []
+    pieces.merge_in_pieces(1, average, lambda at, part: came.append((at, part)), total_weight=2.0)
+    assert [(at, len(part)) for at, part in came] == [(0, 5), (5, 5), (10, 5), (15, 1)]
+    correction = torch.cat([part for _, part in came])
+    assert torch.equal(correction, whole.merge(1, average, total_weight=2.0))
+    assert torch.equal(pieces.anchor, whole.anchor)
+    torch.testing.assert_close(correction, whole.anchor - start - contributed)
+
+
 def test_rounds_are_merged_in_order_and_each_once():
     progress = Progress(torch.zeros(3))
     progress.snapshot(1, torch.ones(3))
