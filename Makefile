@@ -1,6 +1,7 @@
 # make demo   plan and train the home example, from nothing
 # make quick  unit tests without the slow ones, for the edit loop: under a minute, no processes
 # make test   all tests: a quarter of an hour on two cores
+# make test-gpu  stages on a CUDA device (tests/gpu); without one, or with torch for CPU, all of them are skipped
 # make fuzz   mutated frames, messages and files against their readers: a minute or two (Linux)
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
 # make check  ruff, format, mypy, docs, tests: what CI runs
@@ -17,7 +18,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 3
 STAMP := .venv/.installed
 
-.PHONY: demo quick test fuzz check docs clean install
+.PHONY: demo quick test test-gpu fuzz check docs clean install
 
 demo: $(STAMP)
 	$(BIN)/ravnest plan examples/home/nodes.yaml --min-stages 2
@@ -28,6 +29,9 @@ quick: $(STAMP)
 
 test: $(STAMP)
 	$(PYTEST)
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -rs tests/gpu
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -158,14 +158,16 @@ def local_run(
     start: Start | None = None,
     order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
     stands_by: bool = False,
+    device: str = "cpu",
 ) -> LocalRun:
     """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each.
 
-    `order`: LocalRun's. `stands_by`: run_control's.
+    `order`: LocalRun's. `stands_by`: run_control's. `device`: where all stages compute.
     """
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
     setups, plan = setups_of(job, cuts, parts=parts)
+    setups = {name: replace(setup, machine=replace(setup.machine, device=device)) for name, setup in setups.items()}
     pretrained = pretrained_weights(job, JOB_FILE, captured_job(job))
     made: Mapping[str, Tensor] = make_weights(job, JOB_FILE) if pretrained is None else pretrained
     weights = made if start is None else start.anchor
