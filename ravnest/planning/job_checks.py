@@ -4,10 +4,13 @@ In: a job, and its model or its capture. Out: nothing, or an InvalidInput that n
 """
 
 import inspect
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,10 +38,13 @@ def check_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> No
         job.averaging.check_buffers(floating, [spec.name for spec in saved if spec.name not in floating])
 
 
-def run_once(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path) -> Any:
-    """What the model returns for a batch in training, with gradients.
+def run_once(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path, seed: int = 0
+) -> Any:
+    """What the model returns for a batch in training, with gradients, after torch.manual_seed(seed).
 
-    The model, which is on the CPU, is not changed. Raises InvalidInput where its own forward raises.
+    Neither the model, which is on the CPU, nor any generator of random numbers is changed. Raises InvalidInput where
+    the model's own forward raises.
     """
     name = type(model).__name__
     try:
@@ -54,9 +60,22 @@ def run_once(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Te
     shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in tensors)
     with (
         torch.random.fork_rng(devices=[]),
+        untouched_generators(),
         user_code(f"the forward of {name}, on the first micro-batch ({shapes}),", path=str(job_file), key="model"),
     ):
+        torch.manual_seed(seed)
         return twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
+
+
+@contextmanager
+def untouched_generators() -> Iterator[None]:
+    """Whatever is drawn inside, the generators of Python and numpy are then as they were."""
+    python, numpys = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpys)
 
 
 def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:

@@ -10,6 +10,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -85,14 +86,29 @@ class MappedWeights:
 
 
 def filled(model: nn.Module, value_of: Callable[[str], Tensor], files: MappedWeights | None = None) -> nn.Module:
-    """The model, whose memory on the CPU is not filled yet, with these values, of which one is asked for at a time."""
+    """The model, whose memory on the CPU is not filled yet, with these values, of which one is asked for at a time.
+
+    With `files` one value is written while the next one is made, so that two are in memory.
+    """
     parameters = dict(model.named_parameters())
-    for name, tensor in weights_of(model).items():
-        if files is not None and name in parameters:
-            parameters[name].data = files.put(name, value_of(name))
-        else:
-            tensor.copy_(value_of(name))
+    with ThreadPoolExecutor(1, "ravnest-weights") as writing:
+        written: Future[None] | None = None
+        for name, tensor in weights_of(model).items():
+            value = value_of(name)
+            if files is None or name not in parameters:
+                tensor.copy_(value)
+                continue
+            if written is not None:
+                written.result()
+            written = writing.submit(_put, parameters[name], files, name, value)
+            del value
+        if written is not None:
+            written.result()
     return model
+
+
+def _put(parameter: nn.Parameter, files: MappedWeights, name: str, value: Tensor) -> None:
+    parameter.data = files.put(name, value)
 
 
 def weight_bytes(model: nn.Module) -> int:

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import user_code
 from ravnest.job.config import Job
+from ravnest.planning.job_checks import untouched_generators
 from ravnest.planning.loss_trial import some
 from ravnest.splitting import CapturedModel, twin_of
 
@@ -69,62 +70,54 @@ def of_taken_buffers(job: Job, job_file: str | Path, captured: CapturedModel) ->
     )
 
 
-def check_draws(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path, seed: int = 0
+def check_forwards(
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    job_file: str | Path,
+    first: Any,
+    seed: int = 0,
 ) -> None:
-    """Raises InvalidInput where a forward draws from the generators of Python or numpy, the module's own included, or
-    gives other outputs each time though torch's seed is the same.
+    """Raises InvalidInput for what the model's code does and a captured graph would not carry.
 
-    The model, which is on the CPU, is not changed, and neither are the generators.
-    """
-    for training in (True, False):
-        mode = "training" if training else "evaluation"
-        found = []
-        for _ in range(2):
-            with naming(job_file):
-                twin = twin_of(model).train(training)
-            with _untouched_generators(), torch.random.fork_rng(devices=[]):
-                before = _states(twin)
-                torch.manual_seed(seed)
-                with user_code(f"the forward of {type(model).__name__} in {mode}", path=str(job_file), key="model"):
-                    output = twin(
-                        *(tensor.clone() for tensor in args), **{key: value.clone() for key, value in kwargs.items()}
-                    )
-                drawn = sorted(name for name, state in _states(twin).items() if state != before.get(name))
-            if drawn:
-                message = f"the forward of {type(model).__name__} in {mode} draws from {drawn[0]}: {_WHAT_TO_DO}"
-                raise InvalidInput(message, path=str(job_file), key="model")
-            found.append([leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)])
-            del twin
-        if not _alike(*found):
-            message = (
-                f"the forward of {type(model).__name__} in {mode} gives other outputs each time, though torch's seed is"
-                f" the same: it depends on a clock or draws random numbers elsewhere; {_WHAT_TO_DO}"
-            )
-            raise InvalidInput(message, path=str(job_file), key="model")
+    That is, in either mode: to draw from the generators of Python or numpy, the module's own included, or to give other
+    outputs each time though torch's seed is the same. In training: to change gradients by a hook on those of a
+    parameter, a module or a tensor of the forward; to checkpoint re-entrantly; and to change a number, a truth value or
+    a text that the model has as a plain attribute (`self.step += 1`) in each forward. Whether it makes a difference in
+    this micro-batch does not count: a hook that cuts off large gradients would show only later.
 
-
-def check_carried(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path
-) -> None:
-    """Raises InvalidInput where the model's code does in training what a captured graph does not carry.
-
-    That is: to change gradients by a hook on those of a parameter, a module or a tensor of the forward; to checkpoint
-    re-entrantly; and to change a number, a truth value or a text that the model has as a plain attribute
-    (`self.step += 1`) in each forward. Whether it makes a difference in this micro-batch does not count: a hook that
-    cuts off large gradients would show only later. The model, which is on the CPU, is not changed.
+    first: what `run_once` gave for the model with the same seed. A forward of a large model takes seconds, so none is
+    run that another one can stand for. Neither the model, which is on the CPU, nor the generators are changed.
     """
 
-    def refuse(said: str, hint: str) -> None:
+    def refuse(said: str, hint: str | None = None) -> None:
         raise InvalidInput(said, path=str(job_file), key="model", hint=hint)
 
     if (hooked := _hooked(model)) is not None:
         refuse(f"{hooked} has a hook on its gradients, which stages do not call", _INSTEAD_OF_HOOKS)
-    with naming(job_file):
-        twin = twin_of(model).train()
     forward = f"the forward of {type(model).__name__}"
+
+    def drawing(twin: nn.Module) -> Any:
+        """What the forward returns. Refuses one that draws from a generator that is not torch's."""
+        before = _states(twin)
+        with untouched_generators():
+            output = seeded_forward(twin, args, kwargs, job_file, seed)
+            drawn = sorted(name for name, state in _states(twin).items() if state != before.get(name))
+        if drawn:
+            refuse(f"{forward} in {_mode(twin)} draws from {drawn[0]}: {_WHAT_TO_DO}")
+        return output
+
+    def require_alike(twin: nn.Module, one: Any, other: Any) -> None:
+        if not _alike(_tensors(one), _tensors(other)):
+            refuse(
+                f"{forward} in {_mode(twin)} gives other outputs each time, though torch's seed is the same: it depends"
+                f" on a clock or draws random numbers elsewhere; {_WHAT_TO_DO}"
+            )
+
+    twin = _twin(model, job_file).train()
     with _noting_hooks() as shapes:
-        output = _forward(twin, args, kwargs, job_file)
+        output = drawing(twin)
+    require_alike(twin, first, output)
     if shapes:
         said = f"{forward} puts a hook on the gradients of a tensor of shape {shapes[0]}, which stages do not call"
         refuse(said, _INSTEAD_OF_HOOKS)
@@ -133,11 +126,27 @@ def check_carried(
         refuse(said, _INSTEAD_OF_RE_ENTRANT)
     del output
     before = _plain_attributes(twin)  # what only the first forward changes is a cache
-    _forward(twin, args, kwargs, job_file)
+    with untouched_generators():
+        seeded_forward(twin, args, kwargs, job_file, seed)
     for name, value in _plain_attributes(twin).items():
         if name in before and value != before[name]:
             said = f"{forward} changes its attribute {name!r} each time (from {before[name]!r} to {value!r}): in a"
             refuse(f"{said} captured graph it would stay what it was at planning", _INSTEAD_OF_COUNTING)
+    twin = _twin(model, job_file).eval()
+    output = drawing(twin)
+    require_alike(twin, output, drawing(_twin(model, job_file).eval()))
+
+
+def seeded_forward(
+    twin: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path, seed: int = 0
+) -> Any:
+    """What a model returns after torch.manual_seed(seed), which leaves torch's generator as it was."""
+    with (
+        torch.random.fork_rng(devices=[]),
+        user_code(f"the forward of {type(twin).__name__} in {_mode(twin)}", path=str(job_file), key="model"),
+    ):
+        torch.manual_seed(seed)
+        return twin(*(tensor.clone() for tensor in args), **{key: value.clone() for key, value in kwargs.items()})
 
 
 _INSTEAD_OF_HOOKS = "remove it; `frozen` and optimizer.clip_norm in the job are carried, and so are torch's operations"
@@ -145,14 +154,17 @@ _INSTEAD_OF_RE_ENTRANT = "say use_reentrant=False, or leave it out: activation_c
 _INSTEAD_OF_COUNTING = "make it a buffer (register_buffer) and compute with that, or leave it out"
 
 
-def _forward(twin: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path) -> Any:
-    with (
-        _untouched_generators(),
-        torch.random.fork_rng(devices=[]),
-        user_code(f"the forward of {type(twin).__name__} in training", path=str(job_file), key="model"),
-    ):
-        torch.manual_seed(0)
-        return twin(*(tensor.clone() for tensor in args), **{key: value.clone() for key, value in kwargs.items()})
+def _twin(model: nn.Module, job_file: str | Path) -> nn.Module:
+    with naming(job_file):
+        return twin_of(model)
+
+
+def _mode(model: nn.Module) -> str:
+    return "training" if model.training else "evaluation"
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
 
 
 def _hooked(model: nn.Module) -> str | None:
@@ -185,8 +197,7 @@ def _noting_hooks() -> Iterator[list[tuple[int, ...]]]:
 
 def _checkpoints_re_entrantly(output: Any) -> bool:
     """Whether gradients of the output would pass through a re-entrant checkpoint."""
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-    stack, seen = [leaf.grad_fn for leaf in leaves], set()
+    stack, seen = [leaf.grad_fn for leaf in _tensors(output)], set()
     while stack:
         node = stack.pop()
         if node is None or node in seen:
@@ -205,16 +216,6 @@ def _plain_attributes(model: nn.Module) -> dict[str, object]:
         for name, value in vars(module).items()
         if isinstance(value, bool | int | float | complex | str)
     }
-
-
-@contextmanager
-def _untouched_generators() -> Iterator[None]:
-    python, numpys = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpys)
 
 
 def _states(model: nn.Module) -> dict[str, object]:

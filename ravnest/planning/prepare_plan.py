@@ -59,7 +59,7 @@ from ravnest.planning.kept_checks import (
     units_of,
 )
 from ravnest.planning.loss_trial import check_gradients, check_measures, check_target, some
-from ravnest.planning.model_checks import check_carried, check_draws, check_numbers, check_trains, of_taken_buffers
+from ravnest.planning.model_checks import check_forwards, check_numbers, check_trains, of_taken_buffers
 from ravnest.planning.reading import check_forms, check_reading, starved_words
 from ravnest.planning.searching_on import Budget, searched_on
 from ravnest.planning.trial import try_plan
@@ -258,9 +258,10 @@ def _checked(
         warn("--check none: neither the model nor its stages were tried; what is wrong with them shows in the run")
     else:
         with tried.told(), tried.sparing():
-            check_measures(job, job_path, run_once(tried.model, args, kwargs, job_path), target)
-            check_draws(tried.model, args, kwargs, job_path)
-            check_carried(tried.model, args, kwargs, job_path)
+            output = run_once(tried.model, args, kwargs, job_path)
+            check_measures(job, job_path, output, target)
+            check_forwards(tried.model, args, kwargs, job_path, output)
+            del output
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     if not_counted := check_experts(job.experts, captured.span(0, len(captured.units)), job_path):

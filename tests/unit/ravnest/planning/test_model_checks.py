@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
-from ravnest.planning.model_checks import check_carried, check_draws, check_numbers, check_trains
+from ravnest.planning.job_checks import run_once
+from ravnest.planning.model_checks import check_forwards, check_numbers, check_trains
 from ravnest.splitting import capture
 
 OWN = np.random.default_rng(0)
@@ -29,6 +30,10 @@ class Layers(nn.Module):
 
 def model(forward: object) -> nn.Module:
     return type("Drawing", (Layers,), {"forward": forward})()
+
+
+def check(made: nn.Module) -> None:
+    check_forwards(made, (X,), {}, "job.yaml", run_once(made, (X,), {}, "job.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -50,14 +55,14 @@ def test_a_draw_that_is_not_torchs_is_refused_whatever_came_of_it(draw: object, 
 
     state = random.getstate()
     with pytest.raises(InvalidInput, match=rf"^job\.yaml: model: the forward of Drawing .*{said}.*torch\.rand"):
-        check_draws(model(forward), (X,), {}, "job.yaml")
+        check(model(forward))
     assert random.getstate() == state
 
 
 def test_what_torch_draws_passes_and_costs_no_random_number() -> None:
     drawing = model(lambda self, x: self.b(nn.functional.dropout(self.a(x))) * torch.rand(4))
     before = torch.get_rng_state()
-    check_draws(drawing, (X,), {}, "job.yaml")
+    check(drawing)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -82,7 +87,7 @@ def test_shapes_that_change_with_each_forward_are_seen() -> None:
         return self.b(self.a(x))[: 1 + counter.calls % 2]
 
     with pytest.raises(InvalidInput, match="gives other outputs each time"):
-        check_draws(model(forward), (X,), {}, "job.yaml")
+        check(model(forward))
 
 
 @pytest.mark.parametrize("kind", ["parameter", "buffer", "constant"])
@@ -101,13 +106,24 @@ def test_complex_weights_are_refused_by_name_and_complex_constants_are_not(kind:
         check_numbers(captured, "job.yaml")
 
 
+def test_a_forward_of_a_large_model_is_run_as_seldom_as_can_be() -> None:
+    modes = []
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        modes.append(self.training)
+        return self.b(nn.functional.dropout(self.a(x), training=self.training))
+
+    check(model(forward))
+    assert modes == [True, True, True, False, False]
+
+
 def test_a_re_entrant_checkpoint_is_refused_and_the_other_kind_is_not() -> None:
     def checkpointed(re_entrant: bool) -> nn.Module:
         return model(lambda self, x: torch.utils.checkpoint.checkpoint(self.b, self.a(x), use_reentrant=re_entrant))
 
     with pytest.raises(InvalidInput, match=r"checkpoint with use_reentrant=True.*(?s:.*)use_reentrant=False"):
-        check_carried(checkpointed(True), (X,), {}, "job.yaml")
-    check_carried(checkpointed(False), (X,), {}, "job.yaml")
+        check(checkpointed(True))
+    check(checkpointed(False))
 
 
 def on_parameter(made: nn.Module) -> None:
@@ -137,10 +153,10 @@ def before_module(made: nn.Module) -> None:
 )
 def test_a_hook_on_gradients_is_refused_by_name(put: Callable[[nn.Module], None], said: str) -> None:
     made = model(lambda self, x: self.b(self.a(x)))
-    check_carried(made, (X,), {}, "job.yaml")
+    check(made)
     put(made)
     with pytest.raises(InvalidInput, match=rf"^job\.yaml: model: {said} on its gradients, (?s:.*)frozen"):
-        check_carried(made, (X,), {}, "job.yaml")
+        check(made)
 
 
 def test_a_hook_on_a_tensor_of_the_forward_is_refused() -> None:
@@ -151,7 +167,7 @@ def test_a_hook_on_a_tensor_of_the_forward_is_refused() -> None:
 
     register = Tensor.register_hook
     with pytest.raises(InvalidInput, match=r"puts a hook on the gradients of a tensor of shape \(3, 4\)"):
-        check_carried(model(forward), (X,), {}, "job.yaml")
+        check(model(forward))
     assert Tensor.register_hook is register
 
 
@@ -167,6 +183,6 @@ def test_a_number_that_each_forward_changes_is_refused_by_name_and_a_cache_is_no
     made = model(counting)
     said = r"'a\.weight_of_noise' each time \(from 0\.5 to 0\.25\)(?s:.*)register_buffer"
     with pytest.raises(InvalidInput, match=said):
-        check_carried(made, (X,), {}, "job.yaml")
+        check(made)
     assert not hasattr(made.a, "weight_of_noise")
-    check_carried(model(caching), (X,), {}, "job.yaml")
+    check(model(caching))
