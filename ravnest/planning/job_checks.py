@@ -4,13 +4,10 @@ In: a job, and its model or its capture. Out: nothing, or an InvalidInput that n
 """
 
 import inspect
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +15,7 @@ from ravnest.errors import InvalidInput, naming
 from ravnest.factories import resolve, user_code
 from ravnest.job.config import Job
 from ravnest.job.materials import make_loss, search_dirs
+from ravnest.planning.model_checks import untouched_generators
 from ravnest.splitting import CapturedModel, twin_of
 from ravnest.training.loss_parameters import loss_parameters
 from ravnest.training.optimizer import build_optimizer, partition
@@ -65,17 +63,6 @@ def run_once(
     ):
         torch.manual_seed(seed)
         return twin(*(tensor.clone() for tensor in args), **{key: tensor.clone() for key, tensor in kwargs.items()})
-
-
-@contextmanager
-def untouched_generators() -> Iterator[None]:
-    """Whatever is drawn inside, the generators of Python and numpy are then as they were."""
-    python, numpys = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpys)
 
 
 def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:

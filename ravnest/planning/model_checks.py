@@ -20,7 +20,6 @@ from torch.utils.checkpoint import CheckpointFunction
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import user_code
 from ravnest.job.config import Job
-from ravnest.planning.job_checks import untouched_generators
 from ravnest.planning.loss_trial import some
 from ravnest.splitting import CapturedModel, twin_of
 
@@ -216,6 +215,17 @@ def _plain_attributes(model: nn.Module) -> dict[str, object]:
         for name, value in vars(module).items()
         if isinstance(value, bool | int | float | complex | str)
     }
+
+
+@contextmanager
+def untouched_generators() -> Iterator[None]:
+    """Whatever is drawn inside, the generators of Python and numpy are then as they were."""
+    python, numpys = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpys)
 
 
 def _states(model: nn.Module) -> dict[str, object]:
