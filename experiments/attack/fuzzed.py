@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from experiments.harness.report import ROOT, Cell, Claim, Part, Table
 from ravnest.errors import InvalidInput
 
-FRAMES = ("message", "stage_message", "chunk", "control_line", "shared_head", "line", "hash_table", "experts_record")
-FILES = ("manifest", "safetensors", "metrics", "key_pair", "allow_list", "nodes", "job", "plan", "scenario", "yaml")
+FRAMES = (
+    *("message", "stage_message", "chunk", "control_line", "shared_head", "line"),
+    *("hash_table", "experts_record", "experts_request", "contribution"),
+)
+FILES = (
+    *("manifest", "safetensors", "metrics", "key_pair", "allow_list", "invitation", "instructions"),
+    *("nodes", "job", "plan", "scenario", "yaml"),
+)
 LEAST_FRAMES, LEAST_FILES = 10**6, 10**4
 RUNS = {"frames": 150_000, "files": 100_000}
 """Inputs of a quick target."""
