@@ -31,7 +31,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import PARAMETER_BYTES
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, Ring, common_refinement
-from ring_timing import RingLinks, direct_is_faster, divide, no_faster_than_s, ring_round
+from ring_timing import Groups, RingLinks, direct_is_faster, divide, grouped_round, no_faster_than_s, ring_round
 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150
@@ -216,20 +216,21 @@ def exchange_of(
     element_bytes: float,
     *,
     each: bool = False,
+    hierarchical: bool = False,
     roughly: bool = False,
 ) -> Exchange:
     """Time the round in which two or more nodes, in passing order, average `elements` numbers.
 
-    Each number takes `element_bytes` bytes on the wire. `each`: everyone has to see each member's part. `roughly`: the
-    shares of unequal blocks, which solve a linear program, are not looked for; the busiest hop takes what no shares
-    could better.
+    Each number takes `element_bytes` bytes on the wire. `each`: everyone has to see each member's part.
+    `hierarchical`: a ring of rings where that is faster. `roughly`: the shares of unequal blocks, which solve a linear
+    program, are not looked for; the busiest hop takes what no shares could better.
     """
     latency_s, rates = _pairs(fleet, nodes)
     links, vector_bytes = _links(latency_s, rates), int(elements * element_bytes)
     direct = each or direct_is_faster(vector_bytes, len(nodes), links.pair_latency_s, links.pair_bytes_per_s)
-    if roughly and not direct:
+    if roughly and not direct and not hierarchical:
         return _rough_exchange(fleet, nodes, links, vector_bytes)
-    division = divide(elements, element_bytes, links, each=each)
+    division = divide(elements, element_bytes, links, each=each, hierarchical=hierarchical)
     if division.direct:
         apart = np.nonzero(~np.eye(len(nodes), dtype=bool))
         sent_bytes = np.full(len(apart[0]), float(vector_bytes))
@@ -244,10 +245,33 @@ def exchange_of(
             0.0,
         )
     chunk_bytes = division.chunk_elements * element_bytes
+    if division.groups is not None:
+        return _grouped(fleet, nodes, links, Groups(len(nodes), division.groups), vector_bytes, chunk_bytes)
     once = ring_round(vector_bytes, chunk_bytes, division.shares, links.hop_bytes_per_s, links.hop_latency_s)
     slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
     return _around(
         fleet, nodes, links, np.array(once.hop_bytes), np.array(once.hop_s), slowest, once.sending_s, once.way_s
+    )
+
+
+def _grouped(
+    fleet: Fleet, nodes: Sequence[str], links: RingLinks, groups: Groups, vector_bytes: int, chunk_bytes: float
+) -> Exchange:
+    assert links.pair is not None
+    once = grouped_round(groups, vector_bytes, chunk_bytes, links.pair)
+    ways = list(once.sent_bytes)
+    senders, receivers = np.array([a for a, _ in ways]), np.array([b for _, b in ways])
+    shapes = np.array([links.pair(a, b) for a, b in ways])
+    sent_bytes = np.array([once.sent_bytes[way] for way in ways])
+    return Exchange(
+        _numbers(fleet, nodes, senders, receivers),
+        sent_bytes,
+        sent_bytes / shapes[:, 0],
+        shapes[:, 1],
+        nodes[once.slowest],
+        once.sending_s,
+        float(shapes[:, 1].max()),
+        once.way_s,
     )
 
 
@@ -298,4 +322,8 @@ def _links(latency_s: Floats, rates: Floats) -> RingLinks:
         return RingLinks()
     hops = np.arange(count), np.roll(np.arange(count), -1)
     ways = tuple(rates[hops].tolist()), tuple(latency_s[hops].tolist())
-    return RingLinks(*ways, float(rates.min()), float(latency_s.max()))
+
+    def pair(a: int, b: int) -> tuple[float, float]:
+        return float(rates[a, b]), float(latency_s[a, b])
+
+    return RingLinks(*ways, float(rates.min()), float(latency_s.max()), pair)

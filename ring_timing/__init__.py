@@ -5,6 +5,7 @@ Out: a `Division` (direct or ring, chunk size, block shares), its `Layout` in el
 """
 
 from ring_timing.division import Division, RingLinks, RingRound, direct_is_faster, divide, ring_round, shares_that_pay
+from ring_timing.groups import GroupedRound, Groups, PairLink, best_groups, grouped_round
 from ring_timing.layout import (
     CHUNK_GRAIN,
     CHUNK_SECONDS,
@@ -20,12 +21,17 @@ __all__ = [
     "CHUNK_SECONDS",
     "LEAST_CHUNK_BYTES",
     "Division",
+    "GroupedRound",
+    "Groups",
     "Layout",
+    "PairLink",
     "RingLinks",
     "RingRound",
+    "best_groups",
     "chunk_elements_for",
     "direct_is_faster",
     "divide",
+    "grouped_round",
     "hop_bytes",
     "hops_from_links",
     "layout_of",

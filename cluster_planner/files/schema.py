@@ -261,6 +261,7 @@ class WorkloadEntry(Strict):
     gradient_wire_ratio: Annotated[PerByte, Field(gt=0)] = 1.0
     averaging_state_bytes_per_parameter_byte: PerByte = 0.0
     robust_averaging: bool = False
+    hierarchical_averaging: bool = False
     schedule: Schedule = "async"
     splits_backward: bool = False
     cast_bytes_per_parameter_byte: PerByte = 0.0

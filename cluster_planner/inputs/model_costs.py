@@ -139,6 +139,8 @@ class Workload:
     """Kept from round to round beside the anchor: an outer optimizer's momentum, what shorter forms left over."""
     robust_averaging: bool = False
     """Whether every member of a ring has to see each member's part, so that everyone sends its part to everyone."""
+    hierarchical_averaging: bool = False
+    """Whether a ring's members form groups, which average among themselves first, where that is faster."""
     activation_wire_ratio: float = 1.0
     """What a byte that needs a gradient takes on its way forward: 1 as it is, less in a shorter form. What needs none
     (masks, integers) always travels as it is."""

@@ -89,5 +89,10 @@ class PlanWorths:
             in_order = [names[i] for i in tour_of(self._fleet, names, parameter_bytes, back=back)]
             work = self._spans.workload
             given = self._fleet, in_order, parameter_bytes // PARAMETER_BYTES, work.averaged_number_bytes
-            self._exchanges[key] = exchange_of(*given, each=work.robust_averaging, roughly=roughly)
+            self._exchanges[key] = exchange_of(
+                *given,
+                each=work.robust_averaging,
+                hierarchical=work.hierarchical_averaging,
+                roughly=roughly,
+            )
         return self._exchanges[key]

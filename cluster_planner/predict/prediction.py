@@ -143,6 +143,7 @@ def _exchanges(
             ring.elements,
             spans.workload.averaged_number_bytes,
             each=spans.workload.robust_averaging,
+            hierarchical=spans.workload.hierarchical_averaging,
         )
         for ring in rings
         if len(ring.members) > 1

@@ -171,4 +171,4 @@ def _told(order: ReformRings, setup: StageSetup, peers: tuple[em.PeerPlace, ...]
 
 
 def _division(spec: RingSpec) -> em.RingDivision:
-    return em.RingDivision(spec.chunk_elements, spec.shares, spec.direct)
+    return em.RingDivision(spec.chunk_elements, spec.shares, spec.direct, spec.groups)

@@ -341,7 +341,8 @@ def ring_spec(
     """The ring in which `members` average `elements` float32 numbers that travel in the form `wire`, by the rule
     `robust`, or their weighted mean."""
     links = links_of_ring(plan.fleet, [plan.cluster(cluster).stages[index].node for cluster, index in members])
-    division = divide(elements, bytes_per_element(wire), links, each=robust is not None)
+    rules = {"each": robust is not None, "hierarchical": plan.workload.hierarchical_averaging}
+    division = divide(elements, bytes_per_element(wire), links, **rules)
     names, chunk = tuple(stage_name(*member) for member in members), division.chunk_elements
-    ways = division.shares, division.direct
+    ways = division.shares, division.direct, division.groups
     return RingSpec(name, names, elements, chunk, torch.float32, wire, *ways, robust=robust)

@@ -12,7 +12,7 @@ from functools import partial
 from cluster_planner import Plan, SpanCosts, links_of_ring, ring_traffic
 from ravnest.driver.outcome import planned_bytes
 from ravnest.pipeline import stage_name
-from ring_timing import divide, hop_bytes
+from ring_timing import Division, Groups, divide, hop_bytes
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,26 @@ def _round_bytes(plan: Plan, spans: SpanCosts) -> Mapping[str, int]:
             continue
         nodes = [plan.cluster(cluster).stages[index].node for cluster, index in ring.members]
         links = links_of_ring(plan.fleet, nodes)
-        division = divide(ring.elements, number_bytes, links, each=plan.workload.robust_averaging)
-        hops = [(count - 1) * whole] * count if division.direct else hop_bytes(whole, count, division.shares)
-        for place, member in enumerate(ring.members):
+        work = plan.workload
+        rules = {"each": work.robust_averaging, "hierarchical": work.hierarchical_averaging}
+        division = divide(ring.elements, number_bytes, links, **rules)
+        for member, n_bytes in zip(ring.members, _coming(division, whole, count), strict=True):
             name = stage_name(*member)
-            came[name] = came.get(name, 0) + round(hops[place - 1])  # over the hop from the member before it
+            came[name] = came.get(name, 0) + round(n_bytes)
     return came
+
+
+def _coming(division: Division, whole: float, count: int) -> list[float]:
+    """Return the bytes that come to each of `count` members in a round of a vector of `whole` bytes."""
+    if division.direct:
+        return [(count - 1) * whole] * count
+    if division.groups is None:
+        hops = hop_bytes(whole, count, division.shares)
+        return [hops[place - 1] for place in range(count)]  # over the hop from the member before it
+    coming = [0.0] * count
+    for (_, receiver), n_bytes in Groups(count, division.groups).traffic(whole).items():
+        coming[receiver] += n_bytes
+    return coming
 
 
 def predictions_of(plan: Plan) -> dict[str, object]:

@@ -47,6 +47,7 @@ _OF_THE_JOB = {
     "gradient_wire_ratio": "what job.wire.gradients takes",
     "averaging_state_bytes_per_parameter_byte": "what job.averaging keeps",
     "robust_averaging": "what job.averaging.robust needs",
+    "hierarchical_averaging": "job.averaging.hierarchical",
 }
 
 
@@ -67,6 +68,7 @@ def workload(job: Job, reading_s: float = 0.0, readers: int = 0) -> Workload:
         averaged_bytes_per_parameter_byte=job.averaging.wire_bytes_per_parameter_byte,
         averaging_state_bytes_per_parameter_byte=job.averaging.state_bytes_per_parameter_byte(job.max_lag),
         robust_averaging=job.averaging.rule is not None,
+        hierarchical_averaging=job.averaging.hierarchical,
         activation_wire_ratio=bytes_per_float32_byte(job.wire.activations),
         gradient_wire_ratio=bytes_per_float32_byte(job.wire.gradients),
         schedule=job.schedule,

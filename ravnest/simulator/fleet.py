@@ -30,7 +30,7 @@ from cluster_planner import (
 )
 from ravnest.pipeline import spare_name, stage_name
 from ring_allreduce.transport import LinkShape
-from ring_timing import divide
+from ring_timing import Groups, divide
 
 _FLOAT_BYTES = 4
 INSTANT = LinkShape(bytes_per_s=float("inf"), latency_s=0.0)
@@ -97,6 +97,8 @@ class VirtualRing:
     """The share of the vector in each member's block; None: equal blocks."""
     direct: bool = False
     """Whether every member sends its part to every other, instead of around the ring."""
+    groups: tuple[int, ...] | None = None
+    """A ring of rings: the places at which its groups begin; None: one ring."""
     each: bool = False
     """Whether a robust average sees each member's part, which takes `direct`."""
     state_bytes: float = 12.0
@@ -104,8 +106,8 @@ class VirtualRing:
 
 
 def equal_blocks(ring: VirtualRing, members: tuple[str, ...]) -> VirtualRing:
-    """Return the ring among other members, in blocks of equal size."""
-    return replace(ring, members=members, shares=None, direct=ring.direct or len(members) == 2)
+    """Return the ring among other members: one ring, in blocks of equal size."""
+    return replace(ring, members=members, shares=None, groups=None, direct=ring.direct or len(members) == 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +248,20 @@ def _ring(plan: Plan, ring: RingTraffic, node_of: Mapping[str, str]) -> VirtualR
 def _divided(plan: Plan, members: tuple[str, ...], elements: int, node_of: Mapping[str, str]) -> VirtualRing:
     work, number_bytes = plan.workload, plan.workload.averaged_number_bytes
     links = links_of_ring(plan.fleet, [node_of[who] for who in members])
-    division = divide(elements, number_bytes, links, each=work.robust_averaging)
+    rules = {"each": work.robust_averaging, "hierarchical": work.hierarchical_averaging}
+    division = divide(elements, number_bytes, links, **rules)
     kept = 1 + work.optimizer_state_bytes_per_parameter_byte + work.averaging_state_bytes_per_parameter_byte
-    divided = division.chunk_elements, number_bytes, division.shares, division.direct
-    return VirtualRing(members, elements, *divided, state_bytes=_FLOAT_BYTES * kept, each=work.robust_averaging)
+    return VirtualRing(
+        members,
+        elements,
+        division.chunk_elements,
+        number_bytes,
+        division.shares,
+        division.direct,
+        division.groups,
+        each=work.robust_averaging,
+        state_bytes=_FLOAT_BYTES * kept,
+    )
 
 
 def _links(
@@ -266,6 +278,9 @@ def _links(
     for ring in rings:
         neighbours = pairwise([*ring.members, ring.members[0]])
         hops = permutations(ring.members, 2) if ring.direct else neighbours
+        if ring.groups is not None:
+            ways = Groups(len(ring.members), ring.groups).traffic(0.0)
+            hops = [(ring.members[a], ring.members[b]) for a, b in ways]
         pairs |= dict.fromkeys(hop for hop in hops if hop[0] != hop[1])
     return {pair: _link(plan, node_of[pair[0]], node_of[pair[1]], jitter_s) for pair in pairs}
 

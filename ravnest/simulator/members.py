@@ -22,6 +22,7 @@ from ring_allreduce.ring import (
     DirectMachine,
     DropChunk,
     FinishRing,
+    GroupMachine,
     RefuseChunk,
     RingEvent,
     RingMachine,
@@ -178,7 +179,7 @@ class RingPart:
         self.trace = world.trace
         self.others: dict[str, RingPart] = {}
         self.paths: dict[str, Path] = {}
-        self.machines: dict[int, RingMachine | DirectMachine] = {}
+        self.machines: dict[int, RingMachine | GroupMachine | DirectMachine] = {}
 
     def came(self, chunk: ChunkArrived) -> None:
         if self.member.stage.receive(self.came, chunk) and chunk.epoch == self.member.machine.epoch:
@@ -218,12 +219,14 @@ class RingPart:
                 raise RunFailed(f"{self.who} refuses {what}")
             # The other instructions are arithmetic, which takes no time in a simulation.
 
-    def _machine(self, number: int) -> RingMachine | DirectMachine:
+    def _machine(self, number: int) -> RingMachine | GroupMachine | DirectMachine:
         ring, epoch = self.ring, self.member.machine.epoch
+        given = ring.members, self.who, ring.elements, ring.chunk_elements, number, epoch
         if ring.direct:
-            each, given = ring.each, (ring.members, self.who, ring.elements, ring.chunk_elements, number, epoch)
-            return DirectMachine(*given, each=each)
-        return RingMachine(ring.members, self.who, ring.elements, ring.chunk_elements, number, epoch, ring.shares)
+            return DirectMachine(*given, each=ring.each)
+        if ring.groups is not None:
+            return GroupMachine(*given, ring.groups)
+        return RingMachine(*given, ring.shares)
 
     def _send(self, number: int, chunk: SendChunk) -> None:
         start, stop = chunk.start, chunk.stop

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from ravnest.stage.message_fields import MOST_NAMED, MOST_RINGS, MOST_ROUNDS, Names, Rounds, Shares, Word
+from ravnest.stage.message_fields import MOST_NAMED, MOST_RINGS, MOST_ROUNDS, Names, Places, Rounds, Shares, Word
 from ring_allreduce.transport import Count, Message, Name, at_most, between
 
 Length = Annotated[float, between(0.0, 1e60)]
@@ -24,11 +24,12 @@ Digests = Annotated[tuple[Word, ...], at_most(4)]
 
 class RingDivision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the members of a ring divide its vector: the elements of a chunk, the part of each member's block (None for
-    equal blocks), and whether everyone sends to everyone."""
+    equal blocks), whether everyone sends to everyone, and where its groups begin (None: it has none)."""
 
     chunk_elements: Count
     shares: Shares | None
     direct: bool
+    groups: Places | None = None
 
 
 class ReformedRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -73,4 +73,5 @@ def _divided(spec: RingSpec, members: tuple[str, ...], division: em.RingDivision
         chunk_elements=division.chunk_elements,
         shares=division.shares,
         direct=division.direct,
+        groups=division.groups,
     )

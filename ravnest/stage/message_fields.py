@@ -50,6 +50,9 @@ MOST_ROUNDS = 1 << 16
 
 Rounds = Annotated[tuple[Count, ...], at_most(MOST_ROUNDS)]
 
+Places = Annotated[tuple[Count, ...], at_most(8192)]
+"""Where the groups of a ring of rings begin. That they fit its members is checked where the ring is made."""
+
 Shares = Annotated[tuple[Annotated[float, between(0.0, 2.0)], ...], at_most(8192)]
 """The part of a ring's vector in each member's block. That they add up to 1 is checked where a ring is divided."""
 

@@ -6,10 +6,10 @@ opens, and which stages are in a ring, is decided elsewhere.
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from ravnest.errors import InvalidInput
@@ -69,9 +69,18 @@ class AveragingConfig(Section):
     robust: Literal["none"] | RobustRule = "none"
     """The rule by which contributions become the average, where some members may lie: none is the weighted mean."""
 
+    hierarchical: bool = False
+    """Whether long rings become rings of rings, over near members first, where that is faster."""
+
     buffers: dict[str, BufferRule] = Field(default_factory=dict)
     """Patterns of buffers (`codebook.*`) and what a round does with them; the first that matches counts. Without one,
     running statistics of norms are averaged, and of any other buffer all get the values of one cluster."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.hierarchical and self.robust != "none":
+            raise ValueError("hierarchical: a robust average sees each member's part, and a sum over a group hides it")
+        return self
 
     def rule_of(self, buffer: str) -> BufferRule:
         """What a round does with the floating-point buffer of this name."""

@@ -17,6 +17,7 @@ from ring_allreduce.ring.events import (
 )
 from ring_allreduce.ring.executor import RingSpec
 from ring_allreduce.ring.following import Feeding, FollowedRounds
+from ring_allreduce.ring.group_machine import GroupMachine
 from ring_allreduce.ring.messages import FOLLOWED_KINDS, RING_KINDS, Chunk, FollowedMissing, FollowedTaken, HandedOn
 from ring_allreduce.ring.reducer import RingReducer
 from ring_allreduce.ring.ring_machine import RingMachine
@@ -42,6 +43,7 @@ __all__ = [
     "FollowedMissing",
     "FollowedRounds",
     "FollowedTaken",
+    "GroupMachine",
     "HandedOn",
     "RefuseChunk",
     "RingEvent",

@@ -1,4 +1,4 @@
-"""What happens to a ring and what it asks for: the events and instructions of the ring and of the direct machine.
+"""What happens to a ring and what it asks for: the events and instructions of the ring, group and direct machines.
 
 Spans are half-open element ranges of the flat vector. `own` is the member's contribution, `weight` its weight,
 `average` the vector that it fills. `payload` is the chunk at hand, which the instructions of one list work on one after
@@ -109,6 +109,16 @@ class TakeHeld:
 
 
 @record
+class AddHeld:
+    """payload += the chunk of `sender` that was held, which is held no more."""
+
+    sender: str
+    block: int
+    start: int
+    stop: int
+
+
+@record
 class AddOwn:
     """payload += weight · own[span]."""
 
@@ -189,6 +199,7 @@ RingInstruction = (
     | ScaleOwn
     | HoldChunk
     | TakeHeld
+    | AddHeld
     | AddOwn
     | DivideChunk
     | StoreChunk

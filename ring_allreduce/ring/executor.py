@@ -22,6 +22,7 @@ from torch import Tensor
 from ring_allreduce.errors import ContributionRefused, InvalidInput
 from ring_allreduce.ring.direct_machine import DirectMachine
 from ring_allreduce.ring.events import (
+    AddHeld,
     AddOwn,
     DivideChunk,
     HoldChunk,
@@ -33,6 +34,7 @@ from ring_allreduce.ring.events import (
     TakeHeld,
     weight_fits,
 )
+from ring_allreduce.ring.group_machine import GroupMachine
 from ring_allreduce.ring.messages import Chunk, HandedOn
 from ring_allreduce.ring.ring_machine import RingMachine
 from ring_allreduce.ring.robust_mean import ContributionFigures, RobustRule, Sums, robust_mean
@@ -40,7 +42,8 @@ from ring_allreduce.ring.statistics import Burst
 from ring_allreduce.ring.wire_forms import Wire, check_wire, decode, encode, most_arriving
 from ring_allreduce.transport.endpoint import Delivery
 
-Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
+Arithmetic = StoreOwn | ScaleOwn | HoldChunk | TakeHeld | AddHeld | AddOwn | DivideChunk | StoreChunk | SumChunks
+Machine = RingMachine | GroupMachine | DirectMachine
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class RingSpec:
     """The part of the vector in each member's block, sum 1; None: equal blocks."""
     direct: bool = False
     """Everyone sends its part to everyone (direct_machine.py), as ring_timing.divide chooses."""
+    groups: tuple[int, ...] | None = None
+    """A ring of rings (group_machine.py): the places at which its groups begin, see ring_timing.Groups."""
     robust: RobustRule | None = None
     """The rule of the average (robust_mean.py), which needs `direct`; None: the weighted mean."""
 
@@ -69,11 +74,13 @@ class RingSpec:
         """What stays the same from epoch to epoch."""
         return self.name, self.elements, self.dtype, self.wire, self.robust
 
-    def machine(self, me: str, round: int, epoch: int) -> RingMachine | DirectMachine:  # noqa: A002 - our word
+    def machine(self, me: str, round: int, epoch: int) -> Machine:  # noqa: A002 - our word
         """Return a new machine for one round. Raises InvalidInput for a ring that cannot be."""
         if self.direct:
             each = self.robust is not None
             return DirectMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, each=each)
+        if self.groups is not None:
+            return GroupMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, self.groups)
         return RingMachine(self.members, me, self.elements, self.chunk_elements, round, epoch, self.shares)
 
 
@@ -170,7 +177,7 @@ class RingExecutor:
     def __init__(
         self,
         spec: RingSpec,
-        machine: RingMachine | DirectMachine,
+        machine: Machine,
         spare: BufferPool,
         completed: Completed = lambda *_: None,
     ) -> None:
@@ -269,6 +276,11 @@ class RingExecutor:
     def _take_held(self, do: TakeHeld) -> None:
         self._payload = self._held.pop((do.sender, do.block, do.start))
 
+    def _add_held(self, do: AddHeld) -> None:
+        held, numbers = self._held.pop((do.sender, do.block, do.start)).numbers, self._payload.numbers
+        target = self.room()[do.start : do.stop] if self.residual is None else numbers
+        self._payload = Payload(torch.add(numbers, held, out=target), None)
+
     def _store(self, do: StoreChunk) -> None:
         target, payload = self.room()[do.start : do.stop], self._payload
         if target.data_ptr() != payload.numbers.data_ptr():
@@ -341,6 +353,7 @@ _DO: dict[type[Arithmetic], Callable[[RingExecutor, Any], None]] = {
     ScaleOwn: RingExecutor._scale_own,
     HoldChunk: RingExecutor._hold,
     TakeHeld: RingExecutor._take_held,
+    AddHeld: RingExecutor._add_held,
     AddOwn: RingExecutor._add_own,
     DivideChunk: RingExecutor._divide,
     StoreChunk: RingExecutor._store,

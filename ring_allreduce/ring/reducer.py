@@ -318,7 +318,7 @@ class RingReducer:
         stats, n_bytes = self._stats[chunk.ring], sum(tensor.nbytes for tensor in delivery.tensors)
         stats.bytes_received += n_bytes
         sender = delivery.sender
-        if chunk.phase == "direct" or (chunk.phase == "reduce" and executor.spec.members[chunk.block] == sender):
+        if chunk.phase != "gather" and executor.machine.begins_at(chunk.block, sender):
             rate = executor.bursts.setdefault(sender, Burst()).add(n_bytes, now_s)
             if rate is not None:
                 stats.hops[sender] = rate

@@ -74,6 +74,10 @@ class RingMachine(RoundPart):
         """Whose chunks are missing: the member before me; None when it finished or I have not contributed."""
         return None if self.finished or self._own is None else self._before
 
+    def begins_at(self, block: int, sender: str) -> bool:
+        """Say whether `sender` is the member at which the block begins to go around."""
+        return self.members[block] == sender
+
     def _take(self, chunk: ChunkArrived) -> list[RingInstruction]:
         if self._own is None:
             self._early[chunk.block, chunk.start] = chunk

@@ -99,6 +99,11 @@ class RoundPart(ABC):
         return RefuseChunk(sender, f"{len(counters)} counters, not {len(own.counters)}")
 
     @abstractmethod
+    def begins_at(self, block: int, sender: str) -> bool:
+        """Say whether a partial sum of a block that comes from `sender` is its own part alone, which has waited for
+        nobody's."""
+
+    @abstractmethod
     def _begin(self, own: ContributionReady) -> list[RingInstruction]:
         """Return what is done once this member has contributed, where there are other members."""
 

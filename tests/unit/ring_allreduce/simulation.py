@@ -13,13 +13,13 @@ from ring_allreduce.ring.executor import BufferPool, Payload, RingContribution, 
 class Case:
     """What a group averages: parts, weights and counters by (round, member), from a seed."""
 
-    def __init__(self, members, elements, chunk_elements, seed, *, shares=None, direct=False, rounds=1):
+    def __init__(self, members, elements, chunk_elements, seed, *, shares=None, direct=False, groups=None, rounds=1):
         chance = random.Random(seed)
         generator = torch.Generator().manual_seed(seed)
         names = tuple(f"m{i}" for i in range(members))
         self.seed = seed
         self.rounds = range(1, rounds + 1)
-        self.spec = RingSpec("r", names, elements, chunk_elements, shares=shares, direct=direct)
+        self.spec = RingSpec("r", names, elements, chunk_elements, shares=shares, direct=direct, groups=groups)
         self.parts = {
             (number, name): RingContribution(
                 torch.randn(elements, generator=generator) * 10 ** chance.uniform(-3, 3),

@@ -19,6 +19,7 @@ SAMPLES = [
     ring_events.AddOwn(0, 5),
     ring_events.HoldChunk("a", 0, 0, 5),
     ring_events.TakeHeld("a", 0, 0, 5),
+    ring_events.AddHeld("a", 0, 0, 5),
     ring_events.SumChunks(0, 5, 7.0),
     ring_events.StoreChunk(0, 5),
     ring_events.DivideChunk(0, 5, 7.0),

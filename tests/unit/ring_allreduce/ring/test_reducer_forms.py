@@ -16,6 +16,9 @@ FORMS = {
     "sparse": {"wire": "sparse"},
     "direct sparse": {"wire": "sparse", "direct": True},
     "direct int8": {"wire": "int8", "direct": True},
+    "groups": {"groups": (0, 1)},
+    "groups int8": {"wire": "int8", "groups": (0, 1)},
+    "groups sparse": {"wire": "sparse", "groups": (0, 1)},
     "unequal bfloat16": {"wire": "bfloat16", "shares": (0.0, 0.0, 1.0)},
 }
 
@@ -44,7 +47,10 @@ def test_all_hold_the_same_bytes_near_the_mean(form, elements):
     torch.testing.assert_close(averages[0], exact, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "float16", "int8", "int4", "sparse", "direct sparse", "direct int8"])
+@pytest.mark.parametrize(
+    "form",
+    ["bfloat16", "float16", "int8", "int4", "sparse", "direct sparse", "direct int8", "groups int8", "groups sparse"],
+)
 def test_what_compression_takes_comes_back_in_later_rounds(form):
     rounds = 60
     fleet, parts = Fleet([spec(elements=500, chunk=100, **FORMS[form])]), parts_of(500, rounds)
