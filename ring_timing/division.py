@@ -90,16 +90,19 @@ def divide(
     vector_bytes, members = int(elements * element_bytes), max(1, len(links.hop_bytes_per_s))
     slowest = min(links.hop_bytes_per_s, default=None)
     chunk_elements = chunk_elements_for(slowest, int(element_bytes) or element_bytes, vector_bytes)
-    if each or direct_is_faster(vector_bytes, members, links.pair_latency_s, links.pair_bytes_per_s):
+    if each:
         return Division(True, chunk_elements)
-    given = vector_bytes, chunk_elements * element_bytes, links.hop_bytes_per_s, links.hop_latency_s
-    shares = shares_that_pay(*given)
+    chunk_bytes = chunk_elements * element_bytes
+    direct = direct_is_faster(vector_bytes, members, links.pair_latency_s, links.pair_bytes_per_s)
+    given = vector_bytes, chunk_bytes, links.hop_bytes_per_s, links.hop_latency_s
+    shares = None if direct else shares_that_pay(*given)
     if hierarchical and links.pair is not None:
-        grouped = best_groups(members, vector_bytes, given[1], links.pair)
-        flat = ring_round(given[0], given[1], shares, *given[2:])
-        if grouped is not None and grouped.takes_s < (1 - LEAST_GAIN) * max(flat.sending_s, flat.way_s):
+        grouped = best_groups(members, vector_bytes, chunk_bytes, links.pair)
+        flat = ring_round(vector_bytes, chunk_bytes, shares, *given[2:])
+        flat_s = _direct_s(vector_bytes, links) if direct else max(flat.sending_s, flat.way_s)
+        if grouped is not None and grouped.takes_s < (1 - LEAST_GAIN) * flat_s:
             return Division(False, chunk_elements, groups=grouped.groups.firsts)
-    return Division(False, chunk_elements, shares)
+    return Division(direct, chunk_elements, shares)
 
 
 def direct_is_faster(
@@ -124,6 +127,13 @@ def direct_is_faster(
     once = vector_bytes / rate
     ring_s = 2 * (members - 1) * (once / members + latency)
     return (members - 1) * once + latency < ring_s
+
+
+def _direct_s(vector_bytes: int, links: RingLinks) -> float:
+    """Return what a direct exchange takes over links of which all pairs are known."""
+    assert links.pair_bytes_per_s is not None
+    assert links.pair_latency_s is not None
+    return (len(links.hop_bytes_per_s) - 1) * vector_bytes / links.pair_bytes_per_s + links.pair_latency_s
 
 
 def shares_that_pay(

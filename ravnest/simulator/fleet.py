@@ -11,7 +11,7 @@ directly, and in which chunks and blocks. Snapshots and merges take no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise, permutations
 
@@ -276,13 +276,17 @@ def _links(
             before, after = stage_name(cluster.name, index), stage_name(cluster.name, index + 1)
             pairs |= {(before, after): None, (after, before): None}
     for ring in rings:
-        neighbours = pairwise([*ring.members, ring.members[0]])
-        hops = permutations(ring.members, 2) if ring.direct else neighbours
-        if ring.groups is not None:
-            ways = Groups(len(ring.members), ring.groups).traffic(0.0)
-            hops = [(ring.members[a], ring.members[b]) for a, b in ways]
-        pairs |= dict.fromkeys(hop for hop in hops if hop[0] != hop[1])
+        pairs |= dict.fromkeys(hop for hop in _hops(ring) if hop[0] != hop[1])
     return {pair: _link(plan, node_of[pair[0]], node_of[pair[1]], jitter_s) for pair in pairs}
+
+
+def _hops(ring: VirtualRing) -> Iterable[tuple[str, str]]:
+    """Return who sends to whom in a ring."""
+    if ring.direct:
+        return permutations(ring.members, 2)
+    if ring.groups is None:
+        return pairwise([*ring.members, ring.members[0]])
+    return [(ring.members[a], ring.members[b]) for a, b in Groups(len(ring.members), ring.groups).traffic(0.0)]
 
 
 def _link(plan: Plan, a: str, b: str, jitter_s: float) -> LinkShape:

@@ -18,6 +18,7 @@ from cluster_planner import (
     Node,
     Plan,
     Prediction,
+    RegionLink,
     Ring,
     Stage,
     StagePrediction,
@@ -128,13 +129,18 @@ def captured_job(job: Job) -> CapturedModel:
 
 
 def setups_of(
-    job: Job, cuts: Sequence[Sequence[int]] | None = None, *, parts: Sequence[int] = (1,), **changes: Any
+    job: Job,
+    cuts: Sequence[Sequence[int]] | None = None,
+    *,
+    parts: Sequence[int] = (1,),
+    changed: Callable[[Plan], Plan] = lambda plan: plan,
+    **changes: Any,
 ) -> tuple[dict[str, StageSetup], Plan]:
-    """The stages' setups and their plan; `changes` are further arguments of stage_setups."""
+    """The stages' setups and their plan, which is `changed`; `changes` are further arguments of stage_setups."""
     captured = captured_job(job)
     count = len(captured.units)
     chosen = cuts if cuts is not None else [[count * i // n for i in range(1, n)] for n in parts]
-    plan = plan_with(job, captured, chosen)
+    plan = changed(plan_with(job, captured, chosen))
     return setups_by(plan, job, **changes), plan
 
 
@@ -159,14 +165,15 @@ def local_run(
     order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
     stands_by: bool = False,
     device: str = "cpu",
+    changed: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> LocalRun:
     """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each.
 
-    `order`: LocalRun's. `stands_by`: run_control's. `device`: where all stages compute.
+    `order`: LocalRun's. `stands_by`: run_control's. `device`: where all stages compute. `changed`: of the plan.
     """
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
-    setups, plan = setups_of(job, cuts, parts=parts)
+    setups, plan = setups_of(job, cuts, parts=parts, changed=changed)
     setups = {name: replace(setup, machine=replace(setup.machine, device=device)) for name, setup in setups.items()}
     pretrained = pretrained_weights(job, JOB_FILE, captured_job(job))
     made: Mapping[str, Tensor] = make_weights(job, JOB_FILE) if pretrained is None else pretrained
@@ -179,6 +186,15 @@ def local_run(
     }
     control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start, stands_by=stands_by)
     return LocalRun(setups, states, control, plan=plan, order=order)
+
+
+def in_two_regions(plan: Plan) -> Plan:
+    """The plan with the second half of its clusters so far away that its rings can become rings of rings."""
+    half = len(plan.clusters) // 2
+    region_of = {stage.node: "fi"[i >= half] for i, cluster in enumerate(plan.clusters) for stage in cluster.stages}
+    nodes = tuple(replace(node, region=region_of[node.name]) for node in plan.fleet.nodes)
+    near, far = [RegionLink(one, one, 1e-4, 1e7) for one in "fi"], RegionLink("f", "i", 0.01, 1e4)
+    return replace(plan, fleet=replace(plan.fleet, nodes=nodes, regions=(*near, far)))
 
 
 def job_in(folder: Path, **given: Any) -> Job:

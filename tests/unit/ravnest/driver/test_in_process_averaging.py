@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ravnest.job.config import StopConfig
-from tests.support.local import Start, local_run, tiny_job
+from tests.support.local import Start, in_two_regions, local_run, tiny_job
 from tests.support.state import saved
 
 CNN = {"model": {"factory": "tiny:cnn"}, "data": {"factory": "tiny:images"}}
@@ -37,6 +37,23 @@ def usual(parts=(2, 3)):
 def held_out_loss(run):
     (evaluated,) = run.result.evaluations
     return evaluated.loss[0] / evaluated.loss[1]
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_a_ring_of_rings_learns_as_one_ring_and_all_hold_the_same(wire):
+    def ended(hierarchical):
+        averaging = {"wire": wire, "hierarchical": hierarchical}
+        job = tiny_job(averaging=averaging, stop={"samples": 480}, max_staleness=0)
+        run = local_run(job, parts=(1, 1, 2, 1, 1), changed=in_two_regions)
+        groups = [segment.progress.groups for stage in run.stages.values() for segment in stage.setup.segments]
+        assert all(one == ((0, 2) if hierarchical else None) for one in groups)
+        run.run()
+        return run
+
+    flat, grouped = ended(False), ended(True)
+    assert grouped.control.rounds_committed >= 5
+    assert all(len(held) == 5 and len(set(held)) == 1 for held in anchors(grouped).values())
+    assert held_out_loss(grouped) == pytest.approx(held_out_loss(flat), rel=1e-5 if wire == "float32" else 0.02)
 
 
 CHOICES = [

@@ -3,7 +3,7 @@ import pytest
 from cluster_planner import Plan
 from ravnest.page.plan_facts import predictions_of, stages_of
 from ravnest.stage import messages as m
-from tests.support.local import local_run, setups_of, tiny_job
+from tests.support.local import in_two_regions, local_run, setups_of, tiny_job
 
 
 def test_each_stage_has_its_node_its_units_and_what_averaging_makes_it_send(plan: Plan) -> None:
@@ -22,11 +22,18 @@ def test_each_stage_has_its_node_its_units_and_what_averaging_makes_it_send(plan
         ((2, 3), {}),
         ((2, 3, 1, 2), {"wire": "bfloat16"}),  # small vectors, which four members exchange directly
         ((1, 2, 2), {"robust": "trimmed_mean"}),
+        ((1, 2, 1, 1, 1), {"hierarchical": True}),
     ],
 )
-def test_what_comes_in_a_round_of_a_run_is_what_was_planned(parts: tuple[int, ...], averaging: dict[str, str]) -> None:
+def test_what_comes_in_a_round_of_a_run_is_what_was_planned(
+    parts: tuple[int, ...], averaging: dict[str, object]
+) -> None:
     job = tiny_job(averaging=averaging)
-    run, planned = local_run(job, parts=parts), stages_of(setups_of(job, parts=parts)[1])
+    changed = in_two_regions if "hierarchical" in averaging else lambda plan: plan
+    setups, plan = setups_of(job, parts=parts, changed=changed)
+    grouped = [segment.progress.groups for setup in setups.values() for segment in setup.segments]
+    assert all(grouped) == ("hierarchical" in averaging)
+    run, planned = local_run(job, parts=parts, changed=changed), stages_of(plan)
     came: dict[int, dict[str, int]] = {}
     note = run.note
 
@@ -41,7 +48,9 @@ def test_what_comes_in_a_round_of_a_run_is_what_was_planned(parts: tuple[int, ..
     expected = {stage.stage: stage.round_bytes for each in planned.values() for stage in each}
     assert min(expected.values()) > 0
     assert came
-    assert [each for each in came.values() if each != expected] == []
+    # Cells of a ring of rings differ by a number where a vector cannot be divided evenly.
+    within = pytest.approx(expected, abs=64 if all(grouped) else 0)
+    assert [each for each in came.values() if each != within] == []
 
 
 def test_a_larger_window_needs_more_memory(plan: Plan) -> None:

@@ -25,7 +25,7 @@ from ravnest.driver.stage_setups import ring_spec
 from ravnest.simulator.fleet import fleet_of_plan
 from ravnest.simulator.run import VirtualRun
 from ring_allreduce.ring import RobustRule
-from ring_timing import hop_bytes, shares_from_hops
+from ring_timing import Groups, hop_bytes, shares_from_hops
 
 
 def home_plan(**changes: object) -> Plan:
@@ -167,23 +167,33 @@ def with_uplinks(plan: Plan, up_bytes_per_s: Sequence[float]) -> Plan:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("robust", [None, "trimmed_mean"])
-def test_run_simulator_and_prediction_divide_a_ring_alike(seed: int, robust: RobustRule | None) -> None:
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_run_simulator_and_prediction_divide_a_ring_alike(
+    seed: int, robust: RobustRule | None, hierarchical: bool
+) -> None:
     draw = random.Random(seed)
     clusters = draw.choice([2, 3, 5, 20, 70] if robust is None else [2, 3, 5, 8])
     wire, averaged = draw.choice([("exact", 1.0), ("bfloat16", 0.5), ("int8", (1 + 4 / 256) / 4)])
     plan = averaging_plan(clusters, 1e6, int(10 ** draw.uniform(2.0, 8.6)), averaged)
     plan = with_uplinks(plan, [draw.choice([1e5, 1e6, 1e7]) * draw.uniform(1, 2) for _ in range(clusters)])
-    plan = replace(plan, workload=replace(plan.workload, robust_averaging=robust is not None))
+    plan = replace(
+        plan, workload=replace(plan.workload, robust_averaging=robust is not None, hierarchical_averaging=hierarchical)
+    )
     (ring,), spans = fleet_of_plan(plan).rings, SpanCosts(plan.costs, plan.workload)
     members = plan.rings[0].members
     told = ring_spec(plan, members, "0", ring.elements, wire, robust)
     assert (ring.direct, ring.shares, ring.chunk_elements) == (told.direct, told.shares, told.chunk_elements)
+    assert ring.groups == told.groups
     nodes, each = [f"n{i}" for i in range(clusters)], robust is not None
-    exchange = exchange_of(plan.fleet, nodes, ring.elements, ring.element_bytes, each=each)
+    rules = {"each": each, "hierarchical": hierarchical}
+    exchange = exchange_of(plan.fleet, nodes, ring.elements, ring.element_bytes, **rules)
     assert told.robust == robust
     assert ring.each == each
     if told.direct:
         assert len(exchange.pairs) == clusters * (clusters - 1)
+    elif told.groups is not None:
+        traffic = Groups(clusters, told.groups).traffic(int(ring.elements * ring.element_bytes))
+        assert exchange.sent_bytes.tolist() == list(traffic.values())
     else:
         n_bytes = int(ring.elements * ring.element_bytes)
         assert tuple(exchange.sent_bytes.tolist()) == hop_bytes(n_bytes, clusters, told.shares)
@@ -223,3 +233,23 @@ def test_a_robust_average_takes_as_long_in_the_simulation_as_was_predicted() -> 
     first, *_, last = virtual.rounds.committed_s
     measured = work.average_every * (len(virtual.rounds.committed_s) - 1) / (last - first)
     assert measured == pytest.approx(predicted.samples_per_s, rel=0.02)
+
+
+def test_a_ring_of_rings_takes_as_long_in_the_simulation_as_was_predicted_and_less_than_one_ring() -> None:
+    """A small vector among 60 members is bound by latency."""
+    took = {}
+    for hierarchical in (False, True):
+        plan = averaging_plan(60, 2.5e6, 200_000)
+        quick = tuple(replace(node, flops_per_s=1e12) for node in plan.fleet.nodes)
+        work = replace(plan.workload, hierarchical_averaging=hierarchical)
+        plan = replace(plan, workload=work, fleet=replace(plan.fleet, nodes=quick))
+        (ring,) = fleet_of_plan(plan).rings
+        assert (ring.groups is not None) == hierarchical
+        predicted = predict(plan.fleet, SpanCosts(plan.costs, work), plan.clusters, plan.rings).prediction
+        virtual = VirtualRun(fleet_of_plan(plan), traced=False)
+        virtual.run(stop_samples=15_000)
+        first, *_, last = virtual.rounds.committed_s
+        measured = work.average_every * (len(virtual.rounds.committed_s) - 1) / (last - first)
+        assert measured == pytest.approx(predicted.samples_per_s, rel=0.1)
+        took[hierarchical] = predicted.averaging_s
+    assert took[True] < took[False] / 3
