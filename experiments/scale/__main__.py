@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.scale import rings, sizes, speed
+from experiments.scale import hierarchy, rings, sizes, speed
 
 TITLE = "Fleets of 10 to 10,000 nodes"
 INTRO = (
@@ -14,7 +14,12 @@ INTRO = (
     "the virtual clock (ravnest/simulator), on home links from a seed. docs/experiments.md says what each part does."
 )
 
-PARTS: Mapping[str, Callable[..., Part]] = {"speed": speed.run, "rings": rings.run, "sizes": sizes.run}
+PARTS: Mapping[str, Callable[..., Part]] = {
+    "speed": speed.run,
+    "rings": rings.run,
+    "hierarchy": hierarchy.run,
+    "sizes": sizes.run,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,6 +17,12 @@ def test_the_defaults_are_exact_parameter_averaging_by_samples():
     assert averaging.wire_bytes_per_parameter_byte == 1.0
 
 
+def test_a_robust_average_has_no_groups():
+    assert AveragingConfig(hierarchical=True).hierarchical
+    with pytest.raises(ValueError, match="a sum over a group hides it"):
+        AveragingConfig(hierarchical=True, robust="trimmed_mean")
+
+
 @pytest.mark.parametrize(("samples", "weight"), [(0, 0.0), (1, 1.0), (4096, 1.0)])
 def test_equal_weights_count_whoever_has_trained(samples, weight):
     assert AveragingConfig(weighting="equal").weight(samples) == weight

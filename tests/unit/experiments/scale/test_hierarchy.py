@@ -1,0 +1,23 @@
+import pytest
+
+from experiments.scale.hierarchy import row_of
+
+
+def test_a_ring_of_rings_is_set_beside_one_ring() -> None:
+    members, megabytes, groups, flat_s, grouped_s, flat_predicted_s, predicted_s, part = row_of(
+        60, 200_000, simulated=True
+    )
+    assert (members, megabytes) == (60, 0.2)
+    assert " of " in groups
+    assert flat_s is not None
+    assert grouped_s is not None
+    assert grouped_s < flat_s / 1.5
+    assert grouped_s == pytest.approx(predicted_s, rel=0.3)
+    assert flat_s == pytest.approx(flat_predicted_s, rel=0.3)
+    assert 0 < part < 1
+
+
+def test_few_members_stay_one_ring() -> None:
+    row = row_of(10, 8_000_000, simulated=False)
+    assert row[2:5] == ("none", None, None)
+    assert row[5] == row[6]
