@@ -91,7 +91,7 @@ from cluster_planner.predict.stage_times import (
     wanted_window,
     work_times,
 )
-from cluster_planner.rings import RingMember, RingTraffic, links_of_ring, make_rings, ring_traffic
+from cluster_planner.rings import RingMember, RingTraffic, exchange_of, links_of_ring, make_rings, ring_traffic
 from cluster_planner.search.cluster_search import Step
 
 __all__ = [  # noqa: RUF022 - grouped by what they are for
@@ -162,6 +162,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "averaging_factor",
     "averaging_per_s",
     "bottleneck_s",
+    "exchange_of",
     "host_key",
     "largest_fitting_window",
     "links_of_ring",

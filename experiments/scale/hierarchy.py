@@ -8,8 +8,7 @@ as long as its busiest member sends or receives, or as a chunk's way through its
 
 from dataclasses import replace
 
-from cluster_planner import Plan
-from cluster_planner.rings import exchange_of
+from cluster_planner import Plan, exchange_of
 from experiments.harness.report import Claim, Panel, Part, Series, Table
 from experiments.scale.fleets import SEGMENT_BYTES, home_plan
 from experiments.scale.rings import SEED, SMALL_BYTES, between_s, one_round_s
