@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from cluster_planner.advice import lean_optimizer
 from cluster_planner.advice.feasibility import (
     no_common_hours,
     no_fit,
@@ -135,31 +136,43 @@ def _with_spares(
 
 
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
-    """Return the plan, its advice followed by what planning anew with the change brings.
+    """Return the plan, its advice followed by what planning anew with the change brings, and, where memory limits it, by
+    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py).
 
     A fleet of up to MOST_NODES_TO_PLAN_ANEW nodes is planned from nothing, a larger one climbs from the plan as it is.
     The arguments are those of `make_plan`.
     """
-    spans, least = SpanCosts(plan.costs, plan.workload), _least_of(plan)
+    spans = SpanCosts(plan.costs, plan.workload)
     forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)
     most_round = most_of_a_round(trained_samples, trained_s, forecast.prediction.samples_per_s)
     advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
-    if advice.change is None or advice.change.changed is None or advice.line != plan.predicted.advice:
+    if advice.line != plan.predicted.advice:
         return plan
-    fleet, work = advice.change.changed
+    line = advice.line
+    if advice.change is not None and advice.change.changed is not None:
+        fleet, work = advice.change.changed
+        rate, worth = _planned_anew(plan, fleet, plan.costs, work)
+        if worth > advice.change.worth * (1 + WORTHWHILE):
+            line += f"; planned anew with it, {format_rate(rate)} samples/s (worth {format_rate(worth)})"
+        else:
+            line += "; planned anew with it, no more"
+    if lean_optimizer.may_gain(plan):
+        without = lean_optimizer.without_optimizer_state(plan.costs, plan.workload)
+        rate, worth = _planned_anew(plan, plan.fleet, *without)
+        line += lean_optimizer.said(rate, worth) if worth > plan.predicted.objective * (1 + WORTHWHILE) else ""
+    return plan if line == advice.line else replace(plan, predicted=replace(plan.predicted, advice=line))
+
+
+def _planned_anew(plan: Plan, fleet: Fleet, costs: ModelCosts, work: Workload) -> tuple[float, float]:
+    """Return the samples/s, and the worth, of a plan of this fleet, model and workload."""
     if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
-        found = make_plan(fleet, plan.costs, work, **_asked_of(plan)).predicted  # type: ignore[arg-type]
-        rate, worth = found.samples_per_s, found.objective
-    else:
-        under, fine = SpanCosts(plan.costs, work), SpanCosts(plan.costs, work, CUT_POSITIONS)
-        climber = WholePlans(fleet, under, PlanWorths(fleet, under), fleet.names, least, few=fine)
-        clusters, worth = climber.improved(plan.clusters, ADVICE_TRIES, plan.seed)
-        rate = Assembler(fleet, under, fine, least).of_clusters(clusters).forecast.prediction.samples_per_s
-    if worth > advice.change.worth * (1 + WORTHWHILE):
-        realised = f"; planned anew with it, {format_rate(rate)} samples/s (worth {format_rate(worth)})"
-    else:
-        realised = "; planned anew with it, no more"
-    return replace(plan, predicted=replace(plan.predicted, advice=advice.line + realised))
+        found = make_plan(fleet, costs, work, **_asked_of(plan)).predicted  # type: ignore[arg-type]
+        return found.samples_per_s, found.objective
+    spans, fine = SpanCosts(costs, work), SpanCosts(costs, work, CUT_POSITIONS)
+    climber = WholePlans(fleet, spans, PlanWorths(fleet, spans), fleet.names, _least_of(plan), few=fine)
+    clusters, worth = climber.improved(plan.clusters, ADVICE_TRIES, plan.seed)
+    rate = Assembler(fleet, spans, fine, _least_of(plan)).of_clusters(clusters).forecast.prediction.samples_per_s
+    return rate, worth
 
 
 def improve_plan(

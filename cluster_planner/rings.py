@@ -31,7 +31,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import PARAMETER_BYTES
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, Ring, common_refinement
-from ring_timing import Groups, RingLinks, direct_is_faster, divide, grouped_round, no_faster_than_s, ring_round
+from ring_timing import Groups, RingLinks, direct_is_faster, divide, fastest_s, grouped_round, ring_round
 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150
@@ -279,7 +279,7 @@ def _rough_exchange(fleet: Fleet, nodes: Sequence[str], links: RingLinks, vector
     rates, members = np.array(links.hop_bytes_per_s), len(nodes)
     equal_bytes = 2 * (members - 1) / members * vector_bytes
     slowest = int(rates.argmin())
-    sending_s = min(equal_bytes / float(rates[slowest]), vector_bytes * no_faster_than_s(links.hop_bytes_per_s))
+    sending_s = min(equal_bytes / float(rates[slowest]), vector_bytes * fastest_s(links.hop_bytes_per_s))
     sent_bytes = np.minimum(equal_bytes, np.maximum(float(vector_bytes), sending_s * rates))
     way_s = 2 * (members - 1) / members * sum(links.hop_latency_s)
     return _around(fleet, nodes, links, sent_bytes, sent_bytes / rates, nodes[slowest], sending_s, way_s)

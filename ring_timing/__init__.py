@@ -14,7 +14,7 @@ from ring_timing.layout import (
     chunk_elements_for,
     layout_of,
 )
-from ring_timing.shares import hop_bytes, hops_from_links, no_faster_than_s, round_s, shares_from_hops
+from ring_timing.shares import fastest_s, hop_bytes, hops_from_links, round_s, shares_from_hops
 
 __all__ = [
     "CHUNK_GRAIN",
@@ -31,11 +31,11 @@ __all__ = [
     "chunk_elements_for",
     "direct_is_faster",
     "divide",
+    "fastest_s",
     "grouped_round",
     "hop_bytes",
     "hops_from_links",
     "layout_of",
-    "no_faster_than_s",
     "ring_round",
     "round_s",
     "shares_from_hops",

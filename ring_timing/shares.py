@@ -6,7 +6,7 @@ while it gathers, which is what member i + 1 receives (all indices mod n):
 
     over hop i → i + 1:  (2 − b_{i+1} − b_{i+2}) V bytes,    round_s = max_i of that / rate_i,    Σ b = 1,  b ≥ 0
 
-The shares that make round_s smallest solve a linear program. A hop carries at least V and at most 2 V, and with equal
+The shares that make round_s smallest solve a linear program, whose value has a closed form (`fastest_s`). A hop carries at least V and at most 2 V, and with equal
 blocks 2 V (n − 1)/n. With n = 2 every division gives V, so equal blocks are best; with n = 1 nothing is sent. Slow
 members do best side by side: k of them have k + 1 slow hops there and 2 k apart, and one large block relieves two hops
 that follow each other.
@@ -71,40 +71,49 @@ def _shares_from_hops(hop_bytes_per_s: tuple[float, ...]) -> tuple[float, ...] |
         return None
     rates = [rate / slowest for rate in hop_bytes_per_s]
     equal_s = round_s(1.0, rates)
-    if no_faster_than_s(rates) > (1 - LEAST_GAIN) * equal_s:
-        return None  # the linear program could only say the same
-    best_s = _fastest_s(rates)
+    best_s = fastest_s(tuple(rates))
     if best_s > (1 - LEAST_GAIN) * equal_s:
         return None
     shares = _nearest_to_equal(rates, best_s * (1 + _SLACK))
     return shares if round_s(1.0, rates, shares) < equal_s else None
 
 
-def no_faster_than_s(rates: Sequence[float]) -> float:
-    """Return a time for a vector of one byte that no division over hops of these rates beats, in closed form.
+@lru_cache(maxsize=4096)
+def fastest_s(hop_bytes_per_s: tuple[float, ...]) -> float:
+    """Return the least round_s of a vector of one byte over any division, for three or more hops of these rates.
 
-    The k slowest hops carry 2 k − 2 at least, since two blocks of each are carried once only and each block is so on
-    two hops; k hops of which no two are neighbours carry 2 k − 1 at least, since all their blocks are different.
+    It is the least T with min Σ b <= 1 over b_{i+1} + b_{i+2} >= 2 − T·rate_i, b >= 0. The dual of that minimum gives
+    each hop a weight, of which those of two neighbours have sum 1 at most. On a ring its best corners are sets of hops
+    of which no two are neighbours, with weight 1, and, of an odd number of hops, 1/2 everywhere. A set of k hops proves
+    T >= (2·k − 1) / Σ rate, halves T >= (2·n − 2) / Σ rate. So T rises from the bound of one set to that of the set
+    that weighs most at T, until none weighs more than 1.
     """
-    count = len(rates)
-    apart: set[int] = set()
-    least_s = together = together_apart = 0.0
-    for k, hop in enumerate(sorted(range(count), key=rates.__getitem__), 1):
-        together += rates[hop]
-        least_s = max(least_s, (2 * k - 2) / together)
-        if (hop + 1) % count not in apart and (hop - 1) % count not in apart:
-            apart.add(hop)
-            together_apart += rates[hop]
-            least_s = max(least_s, (2 * len(apart) - 1) / together_apart)
-    return least_s
+    if math.isinf(min(hop_bytes_per_s)):
+        return 0.0
+    count, limited = len(hop_bytes_per_s), all(map(math.isfinite, hop_bytes_per_s))
+    least_s = (2 * count - 2) / sum(hop_bytes_per_s) if count % 2 and limited else 0.0
+    least_s = max(least_s, 1 / min(hop_bytes_per_s))
+    while True:
+        chosen = _heaviest_apart([2.0 - least_s * rate for rate in hop_bytes_per_s])
+        bound_s = (2 * len(chosen) - 1) / sum(hop_bytes_per_s[hop] for hop in chosen) if chosen else 0.0
+        if bound_s <= least_s * (1 + 1e-12):
+            return least_s
+        least_s = bound_s
 
 
-def _fastest_s(rates: Sequence[float]) -> float:
-    """Return the least T of b_{i+1} + b_{i+2} + T rate_i >= 2 for every hop with a limit."""
-    n = len(rates)
-    limited = [i for i in range(n) if math.isfinite(rates[i])]
-    rows = [{**_pair(i, n), n: -rates[i]} for i in limited]
-    return _solve(rows, [-2.0] * len(rows), n)[-1]
+def _heaviest_apart(weights: Sequence[float]) -> tuple[int, ...]:
+    """Return the hops of a ring of three or more, no two of them neighbours, whose weights have the largest sum."""
+    count = len(weights)
+    best: tuple[float, tuple[int, ...]] = (0.0, ())
+    for first, last in ((0, count - 2), (1, count - 1)):  # the first hop and the last one are neighbours
+        without: tuple[float, tuple[int, ...]] = (0.0, ())
+        so_far = without
+        for hop in range(first, last + 1):
+            taken = (without[0] + weights[hop], (*without[1], hop))
+            without = so_far
+            so_far = max(so_far, taken, key=lambda one: one[0])
+        best = max(best, so_far, key=lambda one: one[0])
+    return best[1]
 
 
 def _nearest_to_equal(rates: Sequence[float], limit_s: float) -> tuple[float, ...]:

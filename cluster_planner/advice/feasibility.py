@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cluster_planner.advice.lean_optimizer import fits_without
 from cluster_planner.errors import NoFeasiblePlan
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.constraints import LAST
@@ -29,10 +30,12 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, abl
     if not able:
         raise NoFeasiblePlan(
             f"no node has memory for any unit: the smallest needs {_gb(memory_fit.smallest_unit_bytes)}, {has}"
+            f"{fits_without(fleet, costs, memory_fit.workload, fleet.names, least)}"
         )
     if biggest.memory_bytes < memory_fit.largest_unit_bytes:
         raise NoFeasiblePlan(
             f"no node has memory for the largest unit: it needs {_gb(memory_fit.largest_unit_bytes)}, {has}"
+            f"{fits_without(fleet, costs, memory_fit.workload, fleet.names, least)}"
         )
     if not memory_fit.holds(able):
         raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, able, least))
@@ -53,7 +56,7 @@ def no_fit(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, able: Sequenc
         f"(weights {_gb(costs.parameter_bytes)}, with copies, gradients, optimizer state and activations), and "
         f"the {format_count(len(able), 'node')} that can hold a unit have {_gb(have)}, {_gb(own)} of it for "
         "their processes, and take whole units only; add nodes or memory, or lower micro_batch, max_staleness or "
-        "max_lag"
+        f"max_lag{fits_without(fleet, costs, memory_fit.workload, fleet.names, least)}"
     )
 
 

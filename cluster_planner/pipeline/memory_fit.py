@@ -28,7 +28,7 @@ class MemoryFit:
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, least_stages: int) -> None:
         self._fleet = fleet
-        work = spans.workload
+        self.workload = work = spans.workload
         in_flight = work.update_every if work.schedule == "gpipe" else 1
         self._table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
         if work.activation_checkpointing == "auto":

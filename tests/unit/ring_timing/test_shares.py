@@ -3,13 +3,16 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from ravnest_errors import InvalidInput
 from ring_timing.shares import (
     LEAST_GAIN,
+    fastest_s,
     hop_bytes,
     hops_from_links,
     round_s,
@@ -47,6 +50,23 @@ def test_never_worse_than_equal_blocks_and_better_by_the_least_gain(rates):
     assert min(shares) >= 0
     assert sum(shares) == pytest.approx(1.0, abs=1e-12)
     assert round_s(1.0, rates, shares) <= (1 - LEAST_GAIN + 1e-4) * round_s(1.0, rates)
+
+
+def solved(rates):
+    """The least T of b_{i+1} + b_{i+2} + T·rate_i >= 2 for every hop with a limit, by a solver."""
+    n = len(rates)
+    hops = [i for i in range(n) if math.isfinite(rates[i])]
+    rows = np.zeros((len(hops), n + 1))
+    for row, i in enumerate(hops):
+        rows[row, [(i + 1) % n, (i + 2) % n, n]] = -1.0, -1.0, -rates[i]
+    everyone = np.array([[1.0] * n + [0.0]])
+    return linprog([0.0] * n + [1.0], rows, [-2.0] * len(hops), everyone, [1.0], method="highs").x[-1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.floats(1.0, 100.0), st.sampled_from([1.0, 2.0, math.inf])), min_size=3, max_size=11))
+def test_the_fastest_round_is_what_a_solver_finds(rates):
+    assert fastest_s(tuple(rates)) == pytest.approx(solved(rates) if min(rates) < math.inf else 0.0, rel=1e-6)
 
 
 def grid(n, steps):
