@@ -136,8 +136,8 @@ def _with_spares(
 
 
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
-    """Return the plan, its advice followed by what planning anew with the change brings, and, where memory limits it, by
-    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py).
+    """Return the plan, its advice followed by what planning anew with the change brings. Where memory limits the plan,
+    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too.
 
     A fleet of up to MOST_NODES_TO_PLAN_ANEW nodes is planned from nothing, a larger one climbs from the plan as it is.
     The arguments are those of `make_plan`.

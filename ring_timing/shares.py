@@ -6,10 +6,10 @@ while it gathers, which is what member i + 1 receives (all indices mod n):
 
     over hop i → i + 1:  (2 − b_{i+1} − b_{i+2}) V bytes,    round_s = max_i of that / rate_i,    Σ b = 1,  b ≥ 0
 
-The shares that make round_s smallest solve a linear program, whose value has a closed form (`fastest_s`). A hop carries at least V and at most 2 V, and with equal
-blocks 2 V (n − 1)/n. With n = 2 every division gives V, so equal blocks are best; with n = 1 nothing is sent. Slow
-members do best side by side: k of them have k + 1 slow hops there and 2 k apart, and one large block relieves two hops
-that follow each other.
+The shares that make round_s smallest solve a linear program, whose value has a closed form (`fastest_s`). A hop carries
+at least V and at most 2 V, and with equal blocks 2 V (n − 1)/n. With n = 2 every division gives V, so equal blocks are
+best; with n = 1 nothing is sent. Slow members do best side by side: k of them have k + 1 slow hops there and 2 k apart,
+and one large block relieves two hops that follow each other.
 
 Two machines may find different solutions of equal worth, so one computes the shares and sends them to all as numbers.
 """
