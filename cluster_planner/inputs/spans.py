@@ -34,6 +34,9 @@ Floats: TypeAlias = NDArray[np.float64]
 MAX_POSITIONS = 128
 """Cuts are searched among at most this many positions, so that tables stay small."""
 
+REMEMBERED = 100_000
+"""The memory of about this many spans is kept: a search asks for the same ones again and again."""
+
 UPDATE_FLOPS = 12.0
 """The FLOPs of one update per parameter byte. This is an estimate, since an update is bound by memory rate (48 FLOPs a
 float32 weight).
@@ -56,6 +59,7 @@ class SpanCosts:
         self._costs, self._most_positions, self._edges = costs, most_positions, edges
         self._memory_tables: dict[tuple[int, bool], Floats] = {}
         self._flops_tables: dict[bool, Floats] = {}
+        self._memory_known: dict[tuple[int, int, int, bool], int] = {}
         self.count = len(units)
         self.workload = workload
         self._flops = _cumulative([unit.flops for unit in units])
@@ -124,6 +128,14 @@ class SpanCosts:
 
     def memory_bytes(self, start: int, end: int, window: int, *, recomputes: bool = False) -> int:
         """Return what a stage of that span needs with `window` micro-batches in flight (synchronous: held by it)."""
+        key = (start, end, window, recomputes)
+        if key not in self._memory_known:
+            if len(self._memory_known) > REMEMBERED:
+                self._memory_known.clear()
+            self._memory_known[key] = self._memory_bytes(*key)
+        return self._memory_known[key]
+
+    def _memory_bytes(self, start: int, end: int, window: int, recomputes: bool) -> int:
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self._arriving[start])
         if recomputes:

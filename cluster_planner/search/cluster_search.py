@@ -67,6 +67,11 @@ PROMISING = 0.9
 the best plan.
 """
 
+STARVING = 1.1
+"""In such fleets groups are not searched locally where plans with stages of neighbours are worth so many times those of
+k-means: averaging starves there, and estimates of groups rank nothing.
+"""
+
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
 
@@ -136,22 +141,27 @@ class Search:
             self._climb()
             return self._best
         starts = self._grouped(able, _counts(len(able), self._problem.least), RESTARTS, "k-means")
+        if len(able) <= EXHAUSTIVE_NODES:
+            self._locally(starts)
+            self._all_partitions()
+            return self._best
+        near = self._keep("k-means", self._promising(starts))
+        across = self._across()
+        if len(able) <= FEW_NODES or across <= near * STARVING:
+            self._locally(starts)
+        self._alone()
+        if not self._within:
+            self._parts()
+        self._climb()
+        return self._best
+
+    def _locally(self, starts: Sequence[tuple[float, tuple[Group, ...]]]) -> None:
+        """Work out the grouping that is estimated to be best, and search locally from the best few."""
         if starts:
             self._work_out("k-means", starts[0][1], "")
-        if len(able) > EXHAUSTIVE_NODES:
-            self._keep("k-means", self._promising(starts))
         conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
-        for _, groups in starts[: STARTS if len(able) <= FEW_NODES else 1]:
+        for _, groups in starts[: STARTS if len(self._problem.able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
-        if len(able) <= EXHAUSTIVE_NODES:
-            self._all_partitions()
-        else:
-            self._alone()
-            self._across()
-            if not self._within:
-                self._parts()
-            self._climb()
-        return self._best
 
     def _keep(self, phase: str, groupings: Iterable[Sequence[Group]], words: str = "") -> float:
         """Work out what each of these groupings is worth as a whole, and keep the KEPT_STARTS best. Return the most
@@ -239,11 +249,13 @@ class Search:
         if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
             self._offer("parts", found.clusters, words)
 
-    def _across(self) -> None:
-        """Offer plans whose stages are groups of neighbours. Rules are about clusters, so there are none."""
+    def _across(self) -> float:
+        """Offer plans whose stages are groups of neighbours; return the most that one is worth. Rules are about
+        clusters, so where there are any there are no such plans.
+        """
         problem, context = self._problem, self._context
         if self._rules.are_any:
-            return
+            return 0.0
         names = problem.fleet.names
         every = _counts(len(problem.able), problem.least)
         # In large fleets neighbouring numbers of clusters differ little.
@@ -257,8 +269,8 @@ class Search:
             for made in common_cuts(problem.fleet, context.fine, named):
                 clusters = tuple(Cluster("", one.window, one.stages) for one in made)
                 roughly.append((self._worths.of(clusters, roughly=True), clusters))
-        for _, clusters in sorted(roughly, key=lambda one: -one[0])[:ACROSS]:
-            self._offer("stages of neighbours", clusters)
+        best = sorted(roughly, key=lambda one: -one[0])[:ACROSS]
+        return max((self._offer("stages of neighbours", clusters) for _, clusters in best), default=0.0)
 
     def _climb(self) -> None:
         """Climb from the best plans a little, and from the best of what comes out further."""

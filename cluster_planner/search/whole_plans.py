@@ -73,6 +73,8 @@ class WholePlans:
         self._rules = fleet.rules
         self._number_of = fleet.arrays.number_of
         self._clusters: dict[tuple[tuple[str, int, int], ...], Cluster | None] = {}
+        self._cut_anew_as: dict[tuple[str, ...], Cluster | None] = {}
+        self._planned_as: dict[tuple[str, ...], Cluster | None] = {}
         drawn: Sequence[tuple[Change, float]] = (
             (self._exchange, 8),
             (self._cut, 5),
@@ -202,17 +204,19 @@ class WholePlans:
 
     def _cut_anew(self, names: Sequence[str]) -> Cluster | None:
         """Return the cluster of these nodes in this order, each with a stage."""
-        if len(names) < self._least or not self._may_run(names):
-            return None
-        found = fast_cuts(self._fleet, self._few, names)
-        return None if found is None else Cluster("", found.window, found.stages)
+        if (key := tuple(names)) not in self._cut_anew_as:
+            allowed = len(names) >= self._least and self._may_run(names)
+            found = fast_cuts(self._fleet, self._few, names) if allowed else None
+            self._cut_anew_as[key] = None if found is None else Cluster("", found.window, found.stages)
+        return self._cut_anew_as[key]
 
     def _planned(self, names: Sequence[str]) -> Cluster | None:
         """Return the best cluster of these nodes, in any order."""
-        if len(names) < self._least or not self._may_share(names):
-            return None
-        found = plan_pipeline(self._fleet, self._few, names, 0.0, self._least)
-        return None if found is None else Cluster("", found.window, found.stages)
+        if (key := tuple(sorted(names))) not in self._planned_as:
+            allowed = len(names) >= self._least and self._may_share(names)
+            found = plan_pipeline(self._fleet, self._few, key, 0.0, self._least) if allowed else None
+            self._planned_as[key] = None if found is None else Cluster("", found.window, found.stages)
+        return self._planned_as[key]
 
     def _may_share(self, names: Sequence[str]) -> bool:
         """Say whether these nodes may be in one cluster."""
