@@ -4,6 +4,12 @@ Where several clusters have the same cuts, each ring joins one stage of every cl
 ring of neighbours. The cuts are chosen for the slowest node of each stage, under the least memory, by the dynamic
 program of order_and_cuts.py, once for each window that leaves other memory; every node gets a stage. This takes a few
 milliseconds, since no order is looked for and nothing is walked.
+
+Where several clusters have the same cuts, they are chosen twice: so that the slowest stage computes least, and so that
+the rounds of averaging do not hold it up either. In a round each of C clusters trains E / C samples, so a ring that
+takes s seconds for a byte of parameters costs a stage of P bytes at least
+
+    s · P · micro_batch · C / E        seconds per micro-batch
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +17,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.inputs.model_costs import PARAMETER_BYTES
+from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.pipeline.best_pipeline import (
     GroupNodes,
     Pipeline,
@@ -21,8 +28,9 @@ from cluster_planner.pipeline.best_pipeline import (
     timed,
 )
 from cluster_planner.pipeline.memory_fit import recomputing
-from cluster_planner.pipeline.order_and_cuts import best_cuts, windows_to_try
+from cluster_planner.pipeline.order_and_cuts import Tables, best_cuts, windows_to_try
 from cluster_planner.plan import Stage
+from cluster_planner.rings import exchange_of, tour_of
 
 
 def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]]) -> Iterator[tuple[Pipeline, ...]]:
@@ -36,19 +44,43 @@ def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]])
         return
     group = GroupNodes.slowest_of(fleet, orders)
     tables = both_ways(spans, lambda flops: bottleneck_tables(spans, group, 0.0, flops))
+    rounds_s = _of_rounds(fleet, spans, orders) if len(orders) > 1 else None
     seen: set[tuple[tuple[int, int], ...]] = set()
     for window in windows_to_try(spans.workload, stages):
-        slowest = first_that_fits(tables, spans.ways_that_fit(group.memory_bytes, window))
-        found = best_cuts(slowest, tuple(range(stages)), np.maximum, stages)
-        if found is None:
-            continue
-        at = spans.positions
-        cuts = tuple((int(at[start]), int(at[end])) for _, start, end in found.steps)
-        if cuts not in seen:
-            seen.add(cuts)
-            made = [_pipeline(fleet, spans, order, cuts, window) for order in orders]
-            if all(made):
-                yield tuple(one for one in made if one is not None)
+        computing = first_that_fits(tables, spans.ways_that_fit(group.memory_bytes, window))
+        for slowest in _alone_and_with(computing, rounds_s):
+            found = best_cuts(slowest, tuple(range(stages)), np.maximum, stages)
+            if found is None:
+                continue
+            at = spans.positions
+            cuts = tuple((int(at[start]), int(at[end])) for _, start, end in found.steps)
+            if cuts not in seen:
+                seen.add(cuts)
+                made = [_pipeline(fleet, spans, order, cuts, window) for order in orders]
+                if all(made):
+                    yield tuple(one for one in made if one is not None)
+
+
+def _alone_and_with(computing: Tables, rounds_s: Floats | None) -> Iterator[Tables]:
+    yield computing
+    if rounds_s is not None:
+        yield Tables(np.maximum(computing.stage, rounds_s), computing.hop)
+
+
+def _of_rounds(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]]) -> Floats:
+    """[stage, i, j] → the seconds per micro-batch that averaging costs the span between two positions, by the ring of
+    that stage's nodes.
+    """
+    work, clusters, stages = spans.workload, len(orders), len(orders[0])
+    mean_bytes = max(PARAMETER_BYTES, spans.parameter_bytes(0, spans.count) // stages)
+    seconds = []
+    for at in range(stages):
+        names = [order[at] for order in orders]
+        in_order = [names[i] for i in tour_of(fleet, names, mean_bytes)]
+        given = fleet, in_order, mean_bytes // PARAMETER_BYTES, work.averaged_number_bytes
+        seconds.append(exchange_of(*given, each=work.robust_averaging, roughly=True).sending_s)
+    each = np.array(seconds) / mean_bytes * work.micro_batch * clusters / work.round_samples(clusters)
+    return each[:, None, None] * spans.parameter_table
 
 
 def fast_cuts(fleet: Fleet, spans: SpanCosts, order: Sequence[str]) -> Pipeline | None:

@@ -110,9 +110,11 @@ def update_s(work: Workload, stages: Sequence[PassTimes], hops: Sequence[Hop]) -
 
 @dataclass(frozen=True)
 class Uplink:
-    """The seconds for which a stage's messages of one micro-batch fill its uplink. Stages of one `host` share it."""
+    """The seconds for which a stage's messages of one micro-batch fill its uplink. Stages of one `host` share it; it is
+    a number within the pipeline, so that like pipelines of other nodes are the same walk.
+    """
 
-    host: tuple[bool, str]
+    host: int
     activation_s: float = 0.0
     gradient_s: float = 0.0
 

@@ -196,6 +196,7 @@ def window_limited_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
     """Return the seconds per micro-batch of a cluster by itself."""
     stages, last = cluster.stages, len(cluster.stages) - 1
     passes, hops, uplinks = [], [], []
+    hosts: dict[tuple[bool, str], int] = {}
     for index, stage in enumerate(stages):
         up_bytes_per_s = fleet.node(stage.node).up_bytes_per_s
         times = work_times(fleet, spans, stage)
@@ -205,7 +206,7 @@ def window_limited_s(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> float:
         before = index > 0 and not fleet.same_host(stage.node, stages[index - 1].node)
         uplinks.append(
             Uplink(
-                host_key(fleet, stage.node),
+                hosts.setdefault(host_key(fleet, stage.node), len(hosts)),
                 float(spans.forward_bytes[end]) / up_bytes_per_s if after else 0.0,
                 float(spans.gradient_bytes[start]) / up_bytes_per_s if before else 0.0,
             )

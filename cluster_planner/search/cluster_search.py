@@ -89,9 +89,9 @@ CLIMBED = 2
 TRIES = 800
 """The number of changes that hill climbing tries in fleets of up to FEW_NODES nodes."""
 
-TRIES_PER_NODE = 6
+TRIES_PER_NODE = 5
 """The same for each node of a larger fleet, up to LARGEST nodes, but TRIES_LARGE at the most."""
-TRIES_LARGE = 384
+TRIES_LARGE = 320
 TRIES_IN_BLOCKS = 200
 """The same of still larger fleets, where each takes longest."""
 
@@ -186,9 +186,11 @@ class Search:
         """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
         worth = self._worths.of(clusters)
         self._remember(worth, clusters)
-        if worth > self._best_objective * (1 + 1e-9):
-            before = self._best
-            self._best = self._assembler.of_clusters(clusters)
+        # Rounds are walked in the order of the clusters, which is another one in a plan, so that its worth may differ.
+        if worth > self._best_objective * (1 + 1e-9) and (
+            (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
+        ):
+            before, self._best = self._best, found
             outcome = f"{words}: {_outcome(before, self._best)}" if words else _outcome(before, self._best)
             gained = self._best_objective - (0.0 if before is None else before.objective)
             self._tell(Step(phase, outcome, self._best_objective, gained))
@@ -258,8 +260,8 @@ class Search:
             return 0.0
         names = problem.fleet.names
         every = _counts(len(problem.able), problem.least)
-        # In large fleets neighbouring numbers of clusters differ little.
-        some = every if len(problem.able) <= FEW_NODES else islice(every, 0, None, 2)
+        # Of many clusters neighbouring numbers differ little.
+        some = every if len(problem.able) <= FEW_NODES else [k for i, k in enumerate(every) if k <= EVERY_K or i % 2]
         counts = [k for k in some if k >= self._rules.min_clusters]
         roughly: list[tuple[float, Clusters]] = []
         for orders in orders_across(problem.fleet, context.finer, context.points, problem.able, counts, problem.seed):
@@ -269,7 +271,8 @@ class Search:
             for made in common_cuts(problem.fleet, context.fine, named):
                 clusters = tuple(Cluster("", one.window, one.stages) for one in made)
                 roughly.append((self._worths.of(clusters, roughly=True), clusters))
-        best = sorted(roughly, key=lambda one: -one[0])[:ACROSS]
+        different = {float(f"{worth:.6g}"): (worth, clusters) for worth, clusters in roughly}  # not nodes alone
+        best = sorted(different.values(), key=lambda one: -one[0])[:ACROSS]
         return max((self._offer("stages of neighbours", clusters) for _, clusters in best), default=0.0)
 
     def _climb(self) -> None:

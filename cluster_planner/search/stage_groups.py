@@ -95,6 +95,7 @@ def _dealt(fleet: Fleet, sites: Sequence[Group], clusters: int) -> Iterator[Orde
             rest = rest[clusters:]
             spread.append(mixed)
             beside.append(mixed)
-    for groups in dict.fromkeys((tuple(spread), tuple(beside))):
+    unequal = any(speed[site[0]] != speed[i] for site in sites for i in site)  # else both ways are the same plan
+    for groups in dict.fromkeys((tuple(spread), tuple(beside)) if unequal else (tuple(spread),)):
         if groups:
             yield tuple(zip(*groups, strict=True))

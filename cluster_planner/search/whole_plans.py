@@ -11,6 +11,7 @@ last plan took. This search changes stages: who runs which units. Every plan tha
     leave       a node becomes spare, and the others of its cluster are cut anew; a whole cluster is dissolved
     join        a spare, or a node of another cluster, joins a cluster; spares found a cluster
     anew        a cluster's order and cuts are planned again by themselves
+    together    in all clusters with the same cuts a stage moves or leaves, and all are cut anew (common_cuts.py)
 
 They are drawn by seed; one that makes the plan worth more is taken. At the end `with_spares` tries each kind of spare
 in the clusters nearest to it, not by chance, so that it can be said of each that no cluster gains. In: clusters. Out:
@@ -26,13 +27,19 @@ from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
-from cluster_planner.pipeline.common_cuts import fast_cuts
+from cluster_planner.pipeline.common_cuts import common_cuts, fast_cuts
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.plan_worths import PlanWorths
 
 GAIN = 1e-6
 """A change must raise a plan's worth by more than this part of it."""
+
+ROUGHLY = 0.004
+"""A change that lowers a plan's rough worth by less than this part may raise its exact worth, and is tried."""
+
+MORE, LESS = 1.5, 0.99
+"""A kind of change is drawn so many times as often after it has gained something, and after it has not."""
 
 FARTHEST = 4
 """A cut moves by this many units at most."""
@@ -85,6 +92,7 @@ class WholePlans:
             (self._dissolve, 1),
             (self._found, 1),
             (self._anew, 1),
+            (self._together, 2),
         )
         self._changes = [change for change, _ in drawn]
         self._weights = np.array([weight for _, weight in drawn]) / sum(weight for _, weight in drawn)
@@ -103,15 +111,18 @@ class WholePlans:
         """
         random = np.random.default_rng(seed)
         now: Clusters = tuple(clusters)
-        worth, rough = self._worths.of(now), self._worths.of(now, roughly=True)
-        for kind in random.choice(len(self._changes), size=tries, p=self._weights).tolist():
+        worth, rough, weights = self._worths.of(now), self._worths.of(now, roughly=True), self._weights.copy()
+        for _ in range(tries):
+            kind = int(random.choice(len(weights), p=weights / weights.sum()))
             changed = self._changes[kind](now, random)
             if changed is None or not self._is_allowed(changed):
                 continue
             about = self._worths.of(changed, roughly=True)
-            if about <= rough * (1 + GAIN) or (exact := self._worths.of(changed)) <= worth * (1 + GAIN):
+            if about <= rough * (1 - ROUGHLY) or (exact := self._worths.of(changed)) <= worth * (1 + GAIN):
+                weights[kind] = max(weights[kind] * LESS, self._weights[kind] / 3)
                 continue
             now, worth, rough = changed, exact, about
+            weights[kind] = min(weights[kind] * MORE, 3.0)
             if tell is not None and not tell(worth, now):
                 break
         return now, worth
@@ -349,6 +360,23 @@ class WholePlans:
         names = [stage.node for stage in now[i].stages]
         planned = self._planned if random.random() < 0.3 else self._cut_anew
         return self._replaced(now, {i: planned(names)})
+
+    def _together(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i = int(random.integers(len(now)))
+        cuts = [stage.units for stage in now[i].stages]
+        alike = [at for at, cluster in enumerate(now) if [stage.units for stage in cluster.stages] == cuts]
+        places, what = list(range(len(cuts))), random.random()
+        moved = places.pop(int(random.integers(len(places))))
+        if what < 0.75:
+            places.insert(int(random.integers(len(places) + 1)), moved)
+        orders = [[now[at].stages[place].node for place in places] for at in alike]
+        if len(alike) < 2 or len(places) < self._least or not all(map(self._may_run, orders)):
+            return None
+        ways: list[Clusters] = []
+        for made in common_cuts(self._fleet, self._few, orders):
+            clusters = {at: Cluster("", one.window, one.stages) for at, one in zip(alike, made, strict=True)}
+            ways.append(tuple(clusters.get(at, cluster) for at, cluster in enumerate(now)))
+        return max(ways, key=lambda way: self._worths.of(way, roughly=True), default=None)
 
     def _spares(self, now: Clusters) -> list[str]:
         running = {stage.node for cluster in now for stage in cluster.stages}

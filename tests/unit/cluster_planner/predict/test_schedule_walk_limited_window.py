@@ -19,7 +19,7 @@ Works = Callable[..., Workload]
 def own_uplinks(count: int, activation_s: float = 0.0, gradient_s: float = 0.0) -> tuple[Uplink, ...]:
     """Of stages in a row: the first sends no gradient, the last no activation."""
     last = count - 1
-    return tuple(Uplink((False, str(i)), activation_s * (i < last), gradient_s * (i > 0)) for i in range(count))
+    return tuple(Uplink(i, activation_s * (i < last), gradient_s * (i > 0)) for i in range(count))
 
 
 def test_with_room_in_flight_the_slowest_stage_decides(make_workload: Works) -> None:

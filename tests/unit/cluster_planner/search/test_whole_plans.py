@@ -102,6 +102,14 @@ def test_rules_hold_on_the_way(sites: Fleet, spans: SpanCosts) -> None:
     assert not any({"a1", "b1"} <= set(names) for names in clusters)
 
 
+def test_a_stage_moves_or_leaves_in_all_clusters_with_the_same_cuts(sites: Fleet, spans: SpanCosts) -> None:
+    start = within(sites, spans, [("a0", "b0", "a1", "b1"), ("a2", "b2", "a3", "b3")])
+    clusters, _ = climbed(sites, spans, start, 400)
+    assert {names[0][0] for names in clusters} == {clusters[0][0][0]}
+    hops = [names[i][0] != names[i + 1][0] for names in clusters for i in range(len(names) - 1)]
+    assert sum(hops) <= len(clusters)  # a pipeline goes from one site to the other once, at most
+
+
 def test_slow_nodes_become_spares(make_node: Callable[..., Node], spans: SpanCosts) -> None:
     nodes = (*(make_node(f"n{i}", up_bytes_per_s=1e8) for i in range(4)), make_node("slow", up_bytes_per_s=1e3))
     fleet = Fleet(nodes)
