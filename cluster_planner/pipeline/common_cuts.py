@@ -78,7 +78,8 @@ def _of_rounds(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]]) 
         names = [order[at] for order in orders]
         in_order = [names[i] for i in tour_of(fleet, names, mean_bytes)]
         given = fleet, in_order, mean_bytes // PARAMETER_BYTES, work.averaged_number_bytes
-        seconds.append(exchange_of(*given, each=work.robust_averaging, roughly=True).sending_s)
+        how = {"each": work.robust_averaging, "hierarchical": work.hierarchical_averaging}
+        seconds.append(exchange_of(*given, **how, roughly=True).sending_s)
     each = np.array(seconds) / mean_bytes * work.micro_batch * clusters / work.round_samples(clusters)
     return each[:, None, None] * spans.parameter_table
 
