@@ -78,10 +78,10 @@ def _of_rounds(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]]) 
         names = [order[at] for order in orders]
         in_order = [names[i] for i in tour_of(fleet, names, mean_bytes)]
         given = fleet, in_order, mean_bytes // PARAMETER_BYTES, work.averaged_number_bytes
-        how = {"each": work.robust_averaging, "hierarchical": work.hierarchical_averaging}
-        seconds.append(exchange_of(*given, **how, roughly=True).sending_s)
-    each = np.array(seconds) / mean_bytes * work.micro_batch * clusters / work.round_samples(clusters)
-    return each[:, None, None] * spans.parameter_table
+        each, hierarchical = work.robust_averaging, work.hierarchical_averaging
+        seconds.append(exchange_of(*given, each=each, hierarchical=hierarchical, roughly=True).sending_s)
+    of_a_byte = np.array(seconds) / mean_bytes * work.micro_batch * clusters / work.round_samples(clusters)
+    return of_a_byte[:, None, None] * spans.parameter_table
 
 
 def fast_cuts(fleet: Fleet, spans: SpanCosts, order: Sequence[str]) -> Pipeline | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cluster_planner import Fleet, Link, Node, Plan, SpanCosts, Spare, averaging_per_s, make_plan, validate
 from cluster_planner.search.candidates import Assembler, Candidate
-from cluster_planner.search.cluster_search import best_partitions
 from cluster_planner.search.estimates import POSITIONS, Group
+from cluster_planner.search.partitions import best_partitions
 from experiments.fidelity.plans import BITS_PER_MBIT, MEMORY_BYTES, paced_job, paced_units
 from experiments.fidelity.sites import LAYERS
 from experiments.harness.paced_model import MICRO_BATCH
