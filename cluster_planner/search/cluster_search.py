@@ -146,8 +146,10 @@ class Search:
             self._all_partitions()
             return self._best
         near = self._keep("k-means", self._promising(starts))
-        across = self._across()
-        if len(able) <= FEW_NODES or across <= near * STARVING:
+        if len(able) <= FEW_NODES:
+            self._locally(starts)
+            self._across()
+        elif self._across() <= near * STARVING:
             self._locally(starts)
         self._alone()
         if not self._within:
