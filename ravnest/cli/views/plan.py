@@ -198,7 +198,12 @@ def whole_models(plan: Plan) -> str | None:
             "Each machine holds the whole model: this is data-parallel training, without a pipeline. Nothing travels"
             " but what is averaged."
         )
-    holds = f"{nodes[0]} holds" if len(nodes) == 1 else f"{', '.join(nodes[:-1])} and {nodes[-1]} each hold"
+    if len(nodes) == 1:
+        holds = f"{nodes[0]} holds"
+    elif len(nodes) <= MOST_CLUSTERS:
+        holds = f"{', '.join(nodes[:-1])} and {nodes[-1]} each hold"
+    else:
+        holds = f"{listed(nodes)} each hold"
     return (
         f"{holds} the whole model: without a pipeline, data-parallel with the other clusters, and nothing travels"
         " there but what is averaged."

@@ -91,6 +91,9 @@ def test_machines_that_hold_the_whole_model_are_named_with_what_it_means(plan: P
     third = replace(plan.clusters[0], name="c2")
     two = with_lone_stages(replace(plan, clusters=(*plan.clusters, third)), 0, 1)
     assert f"{desk} and {tower} each hold the whole model" in str(whole_models(two))
+    lone = with_lone_stages(plan, 0).clusters[0]
+    many = replace(plan, clusters=(*plan.clusters, *(replace(lone, name=f"x{i}") for i in range(20))))
+    assert str(whole_models(many)).startswith(f"{desk} … {desk} (20 nodes) each hold the whole model")
 
 
 def test_the_sentence_stands_under_the_plan(plan: Plan) -> None:
