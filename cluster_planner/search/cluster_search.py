@@ -89,9 +89,9 @@ CLIMBED = 2
 TRIES = 800
 """The number of changes that hill climbing tries in fleets of up to FEW_NODES nodes."""
 
-TRIES_PER_NODE = 5
-"""The same for each node of a larger fleet, up to LARGEST nodes, but TRIES_LARGE at the most."""
-TRIES_LARGE = 320
+TRIES_PER_NODE = 10
+"""The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
+TRIES_TIMES_NODES = 24_000
 TRIES_IN_BLOCKS = 200
 """The same of still larger fleets, where each takes longest."""
 
@@ -283,9 +283,9 @@ class Search:
         names = [problem.fleet.names[i] for i in problem.able]
         given = (problem.fleet, self._spans, self._worths, names, problem.least)
         climber = WholePlans(*given, few=self._context.fine)
-        large = TRIES_IN_BLOCKS if len(names) > LARGEST else min(TRIES_PER_NODE * len(names), TRIES_LARGE)
-        tries = TRIES if len(names) <= FEW_NODES else large
-        tries = tries // 4 if self._within else tries
+        count = len(names)
+        large = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
+        tries = (TRIES if count <= FEW_NODES else large) // (4 if self._within else 1)
         if self._best is not None:
             self._remember(self._best_objective, self._best.clusters)
         first = [
