@@ -80,8 +80,8 @@ PARTS_SEARCHED = 3
 EXHAUSTIVE_NODES nodes: those whose groupings are worth most.
 """
 
-ACROSS = 4
-"""The number of plans with stages of neighbours that are worked out, of those that are worth most roughly."""
+ACROSS, MOST_ACROSS = 4, 250
+"""Of plans with stages of neighbours those that are worth most roughly are worked out, so many; of more nodes none."""
 
 CLIMBED = 2
 """The number of plans that hill climbing begins with; only the best that comes out goes on."""
@@ -137,6 +137,8 @@ class Search:
         """Return the best plan found, or None where none is."""
         able = self._problem.able
         if len(able) > LARGEST and by_blocks(self._context, self._work_out) is not None:
+            if len(able) <= MOST_ACROSS:
+                self._across()
             self._alone()
             self._climb()
             return self._best
