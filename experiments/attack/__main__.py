@@ -13,7 +13,7 @@ INTRO = (
     "What do members who lie, strangers who attack and readers of traffic cost a run? docs/experiments/attack.md says "
     "what each part does."
 )
-PARTS = ("liars", "attack", "encryption", "fuzz")
+PARTS = ("liars", "digits", "attack", "encryption", "fuzz")
 MINUTES = 20.0
 
 
@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not 0 < asked.minutes <= 24 * 60:
         parser.error(f"--minutes must be above 0 and at most a day, not {asked.minutes:g}")
     parts: dict[str, Callable[[], Part]] = {
-        "liars": partial(liars.run, quick=asked.quick),
+        "liars": partial(liars.run, "liars", "characters", quick=asked.quick),
+        "digits": partial(liars.run, "digits", "digits", quick=asked.quick),
         "attack": partial(under_attack.run, quick=asked.quick, minutes=asked.minutes),
         "encryption": partial(encryption.run, quick=asked.quick),
         "fuzz": partial(fuzzed.run, quick=asked.quick),

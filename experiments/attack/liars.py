@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from experiments.harness.report import Cell, Claim, Part, Table
+from experiments.harness.report import ROOT, Cell, Claim, Part, Table
 from experiments.pipeline.tasks import SHAKESPEARE, Characters, Digits, Task
 from experiments.wire.averaging import CLUSTERS, LR, ROUND_UPDATES, trained_in_rounds
 from ravnest.driver.liars import LiarWatch
@@ -93,12 +93,15 @@ def _averaged(rule: RobustRule | None, parts: Mapping[int, Tensor], watch: LiarW
     return torch.cat(average)
 
 
-def run(*, quick: bool) -> Part:
-    """Train with each lie, number of liars and rule, with the same seeds."""
+def run(part: str, name: str, *, quick: bool) -> Part:
+    """Train the task of that name with each lie, number of liars and rule, with the same seeds. `part`: its name."""
     torch.set_num_threads(1)
-    tasks: dict[str, Task] = {"digits": Digits(batch=16)}
-    if not quick:
-        tasks["characters"] = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
+    text = ROOT / "README.md" if quick else SHAKESPEARE
+    every: dict[str, Callable[[], Task]] = {
+        "digits": lambda: Digits(batch=16),
+        "characters": lambda: Characters(text, layers=2, width=32, context=32, batch=16),
+    }
+    tasks = {name: every[name]()}
     seeds = dict.fromkeys(SEEDS, range(1)) if quick else SEEDS
     rounds = dict.fromkeys(ROUNDS, 1) if quick else ROUNDS
     lies, counts = ({"sign flip": LIES["sign flip"]}, LIARS[:1]) if quick else (LIES, LIARS)
@@ -160,7 +163,7 @@ def run(*, quick: bool) -> Part:
         "beginning, and what they could have learned from is missing, which no rule can make up for. Seeds: the "
         "standard deviation of the honest losses over the seeds.",
     ]
-    return Part("liars", "Members who lie", claims, [Table("Losses", columns, rows)], notes=notes)
+    return Part(part, f"Members who lie: {name}", claims, [Table("Losses", columns, rows)], notes=notes)
 
 
 def _above(losses: Sequence[float], base: Sequence[float]) -> float:
