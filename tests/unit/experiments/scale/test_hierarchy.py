@@ -4,10 +4,10 @@ from experiments.scale.hierarchy import row_of
 
 
 def test_a_ring_of_rings_is_set_beside_one_ring() -> None:
-    members, megabytes, groups, flat_s, grouped_s, flat_predicted_s, predicted_s, part = row_of(
+    members, megabytes, wire, groups, flat_s, grouped_s, flat_predicted_s, predicted_s, part = row_of(
         60, 200_000, simulated=True
     )
-    assert (members, megabytes) == (60, 0.2)
+    assert (members, megabytes, wire) == (60, 0.2, "float32")
     assert " of " in groups
     assert flat_s is not None
     assert grouped_s is not None
@@ -19,5 +19,10 @@ def test_a_ring_of_rings_is_set_beside_one_ring() -> None:
 
 def test_few_members_stay_one_ring() -> None:
     row = row_of(10, 8_000_000, simulated=False)
-    assert row[2:5] == ("none", None, None)
-    assert row[5] == row[6]
+    assert row[3:6] == ("one ring", None, None)
+    assert row[6] == row[7]
+
+
+def test_shorter_forms_take_less() -> None:
+    exact, int8 = (row_of(10, 8_000_000, simulated=False, wire=wire) for wire in ("float32", "int8"))
+    assert int8[7] < exact[7] / 3
