@@ -72,6 +72,9 @@ STARVING = 1.1
 k-means: averaging starves there, and estimates of groups rank nothing.
 """
 
+FEW_CLUSTERS = 4
+"""So many and fewer are worked out in any case: groups of many nodes with little memory are estimated far too low."""
+
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
 
@@ -83,11 +86,10 @@ EXHAUSTIVE_NODES nodes: those whose groupings are worth most.
 ACROSS, MOST_ACROSS = 4, 250
 """Of plans with stages of neighbours those that are worth most roughly are worked out, so many; of more nodes none."""
 
-CLIMBED = 2
-"""The number of plans that hill climbing begins with; only the best that comes out goes on."""
-
-TRIES = 800
-"""The number of changes that hill climbing tries in fleets of up to FEW_NODES nodes."""
+CLIMBED, TRIES = 2, 800
+"""The number of plans that hill climbing begins with, of which only the best that comes out goes on, and of the changes
+that it tries in fleets of up to FEW_NODES nodes.
+"""
 
 TRIES_PER_NODE = 10
 """The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
@@ -168,9 +170,7 @@ class Search:
             self._improve(groups, conditions)
 
     def _keep(self, phase: str, groupings: Iterable[Sequence[Group]], words: str = "") -> float:
-        """Work out what each of these groupings is worth as a whole, and keep the KEPT_STARTS best. Return the most
-        that one is worth.
-        """
+        """Work out what each of these groupings is worth as a whole, and return the most that one is worth."""
         names, most = self._problem.fleet.names, 0.0
         for groups in groupings:
             if self._is_allowed(groups):
@@ -180,11 +180,11 @@ class Search:
         return most
 
     def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]]) -> Iterator[tuple[Group, ...]]:
-        """Yield these groupings; in larger fleets none whose estimate, which leaves averaging out, is below PROMISING
-        of the best plan by then.
-        """
+        """Yield those of FEW_CLUSTERS, and in larger fleets others only where the estimate is PROMISING by then."""
         share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
-        return (groups for score, groups in starts if score >= share * self._best_objective)
+        for score, groups in starts:
+            if score >= share * self._best_objective or len(groups) <= FEW_CLUSTERS:
+                yield groups
 
     def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
         """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
