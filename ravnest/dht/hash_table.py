@@ -49,6 +49,9 @@ RESOLVE_S = 10.0
 
 SURVEY_SEARCHES = 16
 
+MOST_TURNS = 256
+"""Turns of the event loop for which a time-out is put off while datagrams that have come are read, one in each turn."""
+
 SLEPT_S = 1.0
 """By so much the wall clock is ahead of the steady clock once the machine has slept, or its time was corrected."""
 
@@ -93,6 +96,7 @@ class HashTable:
         self._timer_s = float("inf")
         self._closed = False
         self._offset_s = time.time() - time.monotonic()
+        self._arrived = 0
         self.dropped = 0
 
     @classmethod
@@ -187,6 +191,7 @@ class HashTable:
 
     def arrived(self, datagram: bytes, sender: tuple[Any, ...]) -> None:
         """A datagram has come; what is no message is counted and dropped."""
+        self._arrived += 1
         message = decoded(datagram) if len(datagram) <= DATAGRAM_BYTES else None
         if message is None or self._closed:
             self.dropped += 1
@@ -251,10 +256,16 @@ class HashTable:
         self._timer_s = wakes_s
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wakes_s - self._now_s()), self._woken)
 
-    def _woken(self) -> None:
+    def _woken(self, arrived: int = -1, turns: int = 0) -> None:
+        """Time has passed; but what lies in the sockets of a process that runs late has come in time."""
+        if self._closed:
+            return
+        if arrived != self._arrived and turns < MOST_TURNS:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(0.0, self._woken, self._arrived, turns + 1)
+            return
         self._timer, self._timer_s = None, float("inf")
-        if not self._closed:
-            self._handle(TimePassed())
+        self._handle(TimePassed())
 
 
 class _Datagrams(asyncio.DatagramProtocol):

@@ -1,7 +1,8 @@
 """Requests that wait for their answers, how long they wait, and whom not to ask for a while. Pure.
 
 The time-out is the mean of the round trips plus four times their deviation (RFC 6298), between named bounds. A request
-is sent a second time when it is over, since a datagram may be lost, and has failed after three times as long.
+is sent a second time when it is over, since a datagram may be lost, and has failed two time-outs later. An answer that
+comes after that is measured still: where all have become slower at once, the time-out would never learn it otherwise.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from ravnest.dht.messages import NONCE_BYTES, AnyMessage, Message
 LEAST_TIMEOUT_S = 0.25
 FIRST_TIMEOUT_S = 1.0
 MOST_TIMEOUT_S = 3.0
-FAILS_AFTER = 3.0
-"""Time-outs until a request has failed."""
+AGAIN_FAILS_AFTER = 2.0
+"""Time-outs from the second sending until a request has failed."""
+
+MOST_GIVEN_UP = 1024
+"""The latest requests that have failed, whose answers are measured if they still come."""
 
 MOST_WAITING = 4096
 """Requests that wait at a time."""
@@ -87,7 +91,7 @@ class _Waiting:
     message: AnyMessage
     expects: type[Message]
     sent_s: float
-    fails_s: float
+    timeout_s: float
     resent: bool
     on_answer: Callable[[Message, float], None]
     on_failure: Callable[[float], None]
@@ -103,6 +107,7 @@ class Requests:
         self._send = send
         self._waiting: dict[bytes, _Waiting] = {}
         self._due: list[tuple[float, bytes]] = []
+        self._given_up: OrderedDict[bytes, tuple[Address, type[Message], float]] = OrderedDict()
         self._mean_s: float | None = None
         self._deviation_s = 0.0
         self.blacklist = Blacklist()
@@ -153,7 +158,7 @@ class Requests:
         asked = message(nonce)
         timeout_s = self.timeout_s
         self._waiting[nonce] = _Waiting(
-            address, asked, expects, now_s, now_s + FAILS_AFTER * timeout_s, False, on_answer, on_failure, on_late
+            address, asked, expects, now_s, timeout_s, False, on_answer, on_failure, on_late
         )
         heappush(self._due, (now_s + timeout_s, nonce))
         self.sent += 1
@@ -163,7 +168,10 @@ class Requests:
     def arrived(self, address: Address, message: Message, now_s: float) -> bool:
         """A message that is no request has come. Returns whether it answers a request that waits."""
         waiting = self._waiting.get(message.nonce)
-        if waiting is None or waiting.address != address or type(message) is not waiting.expects:
+        if waiting is None:
+            self._came_too_late(address, message, now_s)
+            return False
+        if waiting.address != address or type(message) is not waiting.expects:
             return False
         del self._waiting[message.nonce]
         # Counted from the first sending: where all take longer than the time-out, it would never grow otherwise.
@@ -179,16 +187,28 @@ class Requests:
             waiting = self._waiting[nonce]
             if waiting.resent:
                 del self._waiting[nonce]
+                self._given_up[nonce] = waiting.address, waiting.expects, waiting.sent_s
+                if len(self._given_up) > MOST_GIVEN_UP:
+                    self._given_up.popitem(last=False)
                 self.failed += 1
                 self.blacklist.failed(waiting.address, now_s)
                 waiting.on_failure(now_s)
                 continue
             waiting.resent = True
-            heappush(self._due, (max(waiting.fails_s, now_s), nonce))
+            # From now on: a process that did not run for a while has not waited for this second sending.
+            heappush(self._due, (now_s + AGAIN_FAILS_AFTER * waiting.timeout_s, nonce))
             self._send(waiting.address, waiting.message)
             waiting.on_late(now_s)
 
+    def _came_too_late(self, address: Address, message: Message, now_s: float) -> None:
+        asked, expects, sent_s = self._given_up.get(message.nonce, (None, None, 0.0))
+        if asked == address and type(message) is expects:
+            del self._given_up[message.nonce]
+            self._measured(now_s - sent_s)
+            self.blacklist.answered(address)
+
     def _measured(self, round_trip_s: float) -> None:
+        round_trip_s = min(round_trip_s, MOST_TIMEOUT_S)
         if self._mean_s is None:
             self._mean_s, self._deviation_s = round_trip_s, round_trip_s / 2
             return

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ from typer.testing import CliRunner
 
 from ravnest.cli.main import app
 from ravnest.dht import Entry, HashTable, Rule, Rules, new_identity
+from ravnest.dht.events import Send
+from ravnest.dht.messages import AnyMessage
 from ravnest.errors import InvalidInput, TableUnreachable
+from ravnest.experts.table_thread import TableThread
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -60,6 +65,33 @@ def test_ipv6_and_ipv4_nodes_meet_through_one_that_has_both() -> None:
             await table.close()
 
     asyncio.run(run())
+
+
+def test_answers_that_came_while_a_process_did_not_run_are_not_late() -> None:
+    sent: list[AnyMessage] = []
+
+    class Counted(HashTable):
+        def _send(self, one: Send) -> None:
+            sent.append(one.message)
+            super()._send(one)
+
+    async def run(peer: str) -> None:
+        table = await Counted.opened(["127.0.0.1:0"], [peer])
+        sent.clear()
+        found = asyncio.create_task(table.get_many([b"%d" % number for number in range(32)]))
+        await asyncio.sleep(0)
+        assert len(sent) == 32
+        time.sleep(1.5)  # as on a machine that is too busy: all time-outs are over, and all answers have come
+        assert all(one.complete for one in (await found).values())
+        assert [len(list(same)) for _, same in groupby(sorted(one.nonce for one in sent))] == [1] * 32
+        assert table.health().requests_failed == 0
+        await table.close()
+
+    there = TableThread(["127.0.0.1:0"], [], new_identity())
+    try:
+        asyncio.run(run(there.addresses[0]))
+    finally:
+        there.close()
 
 
 def test_rules_are_kept_by_each_node_and_junk_is_dropped() -> None:

@@ -1,7 +1,7 @@
 from ravnest.dht.contacts import Address
 from ravnest.dht.messages import AnyMessage, Find, Message, Ping, Pong
 from ravnest.dht.requests import (
-    FAILS_AFTER,
+    AGAIN_FAILS_AFTER,
     FIRST_TIMEOUT_S,
     LEAST_TIMEOUT_S,
     LIE_S,
@@ -59,8 +59,9 @@ def test_what_is_late_is_sent_again_and_then_given_up() -> None:
     asker.requests.pass_time(FIRST_TIMEOUT_S)
     assert len(asker.sent) == 2
     assert asker.sent[0] == asker.sent[1]
-    assert asker.requests.next_s == FAILS_AFTER * FIRST_TIMEOUT_S
-    asker.requests.pass_time(FAILS_AFTER * FIRST_TIMEOUT_S)
+    fails_s = (1 + AGAIN_FAILS_AFTER) * FIRST_TIMEOUT_S
+    assert asker.requests.next_s == fails_s
+    asker.requests.pass_time(fails_s)
     assert asker.heard == ["late", "failure"]
     assert (len(asker.requests), asker.requests.failed) == (0, 1)
 
@@ -87,6 +88,33 @@ def test_answers_that_all_come_after_the_time_out_make_it_longer() -> None:
     assert 1.5 < asker.requests.timeout_s < 2.0
     assert asker.heard[-1] == "answer"
     assert "late" not in asker.heard[-5:]
+
+
+def test_a_process_that_did_not_run_for_long_still_waits_for_what_it_sends_again() -> None:
+    asker = Asker()
+    asker.ask()
+    asker.requests.pass_time(60.0)
+    assert asker.heard == ["late"]
+    assert asker.requests.arrived(THERE, asker.pong(), 60.1)
+    assert asker.heard == ["late", "answer"]
+
+
+def test_answers_that_come_after_the_request_has_failed_make_the_time_out_longer_too() -> None:
+    asker, now_s = Asker(), 0.0
+    for number in range(40):
+        asker.ask(now_s=float(number))
+        asker.requests.arrived(THERE, asker.pong(), number + 0.001)
+    now_s = 100.0
+    for _ in range(8):
+        asker.ask(now_s=now_s)
+        for _ in range(2):
+            asker.requests.pass_time(asker.requests.next_s or 0.0)
+        asker.requests.arrived(HERE, asker.pong(), now_s + 2.0)  # of nobody who was asked: it counts for nothing
+        assert not asker.requests.arrived(THERE, asker.pong(), now_s + 2.0)
+        assert not asker.requests.blacklist.is_blocked(THERE, now_s + 2.0)
+        now_s += 10.0
+    assert asker.heard[-1] == "failure"
+    assert asker.requests.timeout_s > 2.0
 
 
 def test_requests_that_wait_are_limited() -> None:
