@@ -6,7 +6,8 @@ to say something, or is spoken to over the line that the other has opened:
 
     who listens      has a key of its own (CurveZMQ), which its record in the table says and signs
     who opens        shows that it has the members' token, by a key that follows from it, then says who it is: its name
-                     ends with the beginning of its public key (Ed25519), which signs the listener's key
+                     ends with the beginning of its public key (Ed25519), which signs the listener's name and key. So a
+                     member that announces another's key as its own cannot have it take what was meant for the first
     who listens      says that it believes so, once it knows a member of that name; before, it takes nothing large, and
                      so nothing else is sent
 
@@ -77,11 +78,10 @@ MEMBER = "member"
 """The name of the members' common key in an allow-list."""
 
 _OVERHEAD_BYTES = 512
-_SIGNED = b"ravnest experts: a line to "
 
 
 class Introduced(Message, frozen=True, kw_only=True, tag="introduced"):
-    """Who has opened a line: the first message on it. signature: of the listener's key."""
+    """Who has opened a line: the first message on it. signature: of the listener's name and key."""
 
     name: Name
     public_key: Annotated[bytes, at_most(64)]
@@ -184,6 +184,8 @@ class LineEndpoint:
         for peer in peers:
             if self._peers.pop(peer, None) is not None:
                 for line in [line for line, name in self._names.items() if name == peer]:
+                    del self._names[line]  # who comes back at once gets another line
+                    self._unbelieved.pop(line, None)
                     self._lines.hang_up(line, "it is no member any more")
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
@@ -295,7 +297,7 @@ class LineEndpoint:
             self._lines.hang_up(future.result(), "it is no member any more")
         else:
             line = future.result()
-            signature = self._identity.sign(_SIGNED + peer.address.key.encode())
+            signature = self._identity.sign(_signed(name, peer.address.key))
             said = Introduced(name=self.name, public_key=self._identity.public_key, signature=signature)
             self._names[line], self._unbelieved[line] = name, now_s + INTRODUCE_S
             self._lines.send(line, said)  # the other end says nothing before
@@ -335,7 +337,7 @@ class LineEndpoint:
         del self._unknown[line]
 
     def _is_true(self, said: Introduced) -> bool:
-        signed = _SIGNED + self._own_key.encode()
+        signed = _signed(self.name, self._own_key)
         return is_of(said.name, said.public_key) and self._identity.verify(said.public_key, signed, said.signature)
 
     def _ended(self, line: int) -> None:
@@ -350,6 +352,10 @@ class LineEndpoint:
             peer.dialling = None
             if not peer.lines:
                 self._nobody_there(peer, time.monotonic())
+
+
+def _signed(listener: str, key: str) -> bytes:
+    return b"ravnest experts: a line to " + listener.encode() + b" " + key.encode()
 
 
 def members_key(token: bytes) -> KeyPair:

@@ -174,14 +174,15 @@ def test_without_the_token_nobody_is_heard() -> None:
     assert members_key(TOKEN) == members_key(TOKEN) != members_key(OTHER_TOKEN)
 
 
-@pytest.mark.parametrize("what", ["another's name", "another listener's key", "something else first"])
+@pytest.mark.parametrize("what", ["another's name", "another listener's key", "another listener's name", "something else first"])
 def test_who_is_not_who_it_says_is_hung_up_on(what: str) -> None:
     host, liar, victim = Member("host"), new_identity(), Member("victim")
     host.knows(victim)
     assert isinstance(host.end.address, LineAddress)
     key = victim.end.address.key if what == "another listener's key" else host.end.address.key  # type: ignore[attr-defined]
     name = victim.name if what == "another's name" else member_name("liar", liar.public_key)
-    signature = liar.sign(b"ravnest experts: a line to " + key.encode())
+    listener = victim.name if what == "another listener's name" else host.name
+    signature = liar.sign(f"ravnest experts: a line to {listener} {key}".encode())
     lines = FakeLines(None, TOKEN, listen=None)
     line = lines.dial("", host.end.address.pipeline_port, Keys(members_key(TOKEN), {"h": host.end.address.key}), "h", 1)
     first = Introduced(name=name, public_key=liar.public_key, signature=signature)
@@ -198,7 +199,7 @@ def test_one_member_has_few_lines_and_who_is_forgotten_has_none() -> None:
     name, key = member_name("many", identity.public_key), host.end.address.key  # type: ignore[attr-defined]
     lines = FakeLines(None, TOKEN, listen=None)
     keys = Keys(members_key(TOKEN), {"h": key})
-    signature = identity.sign(b"ravnest experts: a line to " + key.encode())
+    signature = identity.sign(f"ravnest experts: a line to {host.name} {key}".encode())
     for _ in range(MOST_OF_ONE + 1):
         line = lines.dial("", host.end.address.pipeline_port, keys, "h", 1)
         lines.send(line, Introduced(name=name, public_key=identity.public_key, signature=signature))
@@ -214,13 +215,26 @@ def test_one_member_has_few_lines_and_who_is_forgotten_has_none() -> None:
     assert "it is no member any more" in host.lines.hung_up.values()
     with pytest.raises(UnknownPeer):
         host.says(caller)
+    host.knows(caller)
+    host.says(caller)  # over a line of its own: not over the one that has just ended
+    until(lambda: caller.heard, caller, host)
+
+
+def test_who_announces_anothers_key_does_not_have_it_take_what_was_meant_for_itself() -> None:
+    caller, host, liar = Member("caller"), Member("host"), Member("liar")
+    caller.end.connect({liar.name: host.end.address})  # as the liar's record says, which it signs
+    host.knows(caller)
+    caller.says(liar)
+    until(lambda: host.lines.hung_up, caller, host)
+    assert not host.heard
+    assert set(host.lines.hung_up.values()) == {"it is not who it says"}
 
 
 def test_who_makes_up_names_has_few_lines_and_none_that_takes_much() -> None:
     host, caller, liar = Member("host"), Member("caller"), new_identity()
     key = host.end.address.key  # type: ignore[attr-defined]
     lines, keys = FakeLines(None, TOKEN, listen=None), Keys(members_key(TOKEN), {"h": key})
-    signature = liar.sign(b"ravnest experts: a line to " + key.encode())
+    signature = liar.sign(f"ravnest experts: a line to {host.name} {key}".encode())
     for number in range(2 * MOST_UNKNOWN):
         line = lines.dial("", host.end.address.pipeline_port, keys, "h", 1)
         name = member_name(f"liar{number}", liar.public_key)
