@@ -39,13 +39,14 @@ def search(count: int, side: int, searches: int, *, thorough: bool = False, seed
     """Announce a grid of side × side experts in a table of `count` nodes, and search it from nodes chosen by chance."""
     began_s = time.monotonic()
     table, draw, grid = made(count, joined=False, seed=seed), random.Random(seed), Grid("beam", (side, side))
+    members = []
     for row, host in enumerate(draw.sample(range(count), min(side, count))):
-        member = member_name("host", identity_of(host, seed).public_key)
-        _announce(table, host, member, grid, [(row, column) for column in range(side)])
+        members.append(member_name("host", identity_of(host, seed).public_key))
+        _announce(table, host, members[-1], grid, [(row, column) for column in range(side)])
     seconds, right = [], 0
     for _ in range(searches):
         scores = [[draw.gauss(0.0, 1.0) for _ in range(side)] for _ in range(2)]
-        spent_s, found = _search(table, draw.randrange(count), grid, scores, thorough)
+        spent_s, found = _search(table, draw.randrange(count), grid, members, scores, thorough)
         seconds.append(spent_s)
         all_of_them = ((scores[0][row] + scores[1][one], (row, one)) for row in range(side) for one in range(side))
         best = {expert for _, expert in sorted(all_of_them, reverse=True)[:BEST]}
@@ -62,7 +63,12 @@ def _announce(table: VirtualTable, host: int, member: str, grid: Grid, experts: 
 
 
 def _search(
-    table: VirtualTable, node: int, grid: Grid, scores: Sequence[Sequence[float]], thorough: bool
+    table: VirtualTable,
+    node: int,
+    grid: Grid,
+    members: Sequence[str],
+    scores: Sequence[Sequence[float]],
+    thorough: bool,
 ) -> tuple[float, list[Expert]]:
     beam, spent_s = BeamSearch([scores], width=BEST, best=BEST), 0.0
     while beam.wanted:
@@ -71,7 +77,8 @@ def _search(
         took_s, answer = asked(table, node, event)
         assert isinstance(answer, AnswerGet)
         spent_s += took_s
-        beam.arrived({prefix: grid.next_coordinates(prefix, answer.found[key].records) for key, prefix in keys.items()})
+        found = {prefix: answer.found[key].records for key, prefix in keys.items()}
+        beam.arrived({prefix: grid.next_coordinates(prefix, one, members) for prefix, one in found.items()})
     return spent_s, beam.found()[0]
 
 

@@ -106,7 +106,7 @@ def hosted(
             stack.callback(process.kill)
         token = shared_token(None, "127.0.0.1", made.name)
         endpoint = DelayedEndpoint(member_name("caller", identity.public_key), token, 0.0)
-        client = ExpertsClient(made, table, endpoint)
+        client = ExpertsClient(made, table, endpoint, token)
         stack.callback(client.close)
         client.wait_for_experts(len(made.places), START_S)
         yield made, client, endpoint

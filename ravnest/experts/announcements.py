@@ -5,11 +5,11 @@ In: a node of the table, and who hosts or calls. Out: records that expire when t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ravnest.dht import Entry, HashTable
-from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, Listens, encoded, members
+from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, Listens, encoded
 
 LIFETIME_S = 15.0
 """A record that its author does not renew ends after so long: then the author counts as dead. It renews after 5 s."""
@@ -31,11 +31,15 @@ class Seen:
     complete: bool
 
 
-async def look(table: HashTable, grid: Grid) -> Seen:
-    """Read all that the table says of a grid, prefixes of which nobody hosts anything left out."""
+async def look(table: HashTable, grid: Grid, known: Collection[str] = ()) -> Seen:
+    """Read all that members say of a grid in the table, prefixes of which nobody hosts anything left out.
+
+    known: hosts whose claims count though this look may miss what they say of themselves.
+    """
     found = await table.get_many([grid.hosts_key, grid.callers_key], thorough=True, deadline_s=TABLE_S)
-    hosts = members(found[grid.hosts_key].records, HostNews)
-    callers = members(found[grid.callers_key].records, Listens)
+    hosts = grid.members(found[grid.hosts_key].records, HostNews)
+    callers = grid.members(found[grid.callers_key].records, Listens)
+    heard = {*hosts, *known}
     complete = all(one.complete for one in found.values())
     prefixes: list[Expert] = [()]
     claims: dict[Expert, Dated[Claim]] = {}
@@ -45,12 +49,12 @@ async def look(table: HashTable, grid: Grid) -> Seen:
         complete = complete and all(one.complete for one in found.values())
         if length == len(grid.sides) - 1:
             for key, prefix in keys.items():
-                claims.update(grid.claims(prefix, found[key].records))
+                claims.update(grid.claims(prefix, found[key].records, heard))
         else:
             prefixes = [
                 (*prefix, one)
                 for key, prefix in keys.items()
-                for one in sorted(grid.next_coordinates(prefix, found[key].records))
+                for one in sorted(grid.next_coordinates(prefix, found[key].records, heard))
             ]
     return Seen(hosts, callers, claims, complete)
 

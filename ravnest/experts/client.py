@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 from ravnest.dht import KeyIdentity, new_identity
 from ravnest.errors import ExpertsUnavailable, InvalidInput
@@ -39,15 +40,17 @@ class ExpertsClient(Caller):
         config: ExpertsConfig,
         table: TableThread,
         endpoint: Endpoint,
+        token: bytes,
     ) -> None:
-        """Use `opened`, or give both: the endpoint is named as grid.member_name says, with the codec of messages.py."""
+        """Use `opened`, or give all: the endpoint is named as grid.member_name says, with the codec of messages.py."""
         self.config = config
         self._endpoint, self._table = endpoint, table
         self._asked: queue.SimpleQueue[tuple[Call, Future[Answered | Failed]]] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._calls = Calls(config, endpoint)
-        self.directory = Directory(table, config.places, endpoint.wake)
-        own = listens_at(endpoint)
+        grid = replace(config.places, token=token)
+        self.directory = Directory(table, grid, endpoint.wake)
+        own = listens_at(endpoint, grid.proof_of(table.public_key))
         self._announced = table.run(lambda node: node.store(caller_entry(config.places, own)))
         self._thread = threading.Thread(target=self._run, name="experts", daemon=True)
         self._thread.start()
@@ -78,7 +81,7 @@ class ExpertsClient(Caller):
         except BaseException:
             table.close()
             raise
-        return cls(config, table, endpoint)
+        return cls(config, table, endpoint, token)
 
     def __deepcopy__(self, memo: object) -> ExpertsClient:
         return self

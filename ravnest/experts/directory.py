@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ravnest.dht import HashTable
 from ravnest.experts.announcements import TABLE_S
 from ravnest.experts.beam_search import BeamSearch
-from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, members, still_known
+from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, still_known
 from ravnest.experts.known_members import address_of
 from ravnest.experts.table_thread import TableThread
 from ring_allreduce.transport import PeerAddress
@@ -130,8 +130,8 @@ class Directory:
             with self._lock:
                 for key, prefix in keys.items():
                     last = len(prefix) + 1 == len(self._grid.sides)
-                    claims = self._grid.claims(prefix, found[key].records) if last else {}
-                    behind = self._grid.next_coordinates(prefix, found[key].records)
+                    claims = self._grid.claims(prefix, found[key].records, self._hosts) if last else {}
+                    behind = self._grid.next_coordinates(prefix, found[key].records, self._hosts)
                     old = self._known.get(prefix)
                     if old is not None:
                         claims = still_known(old.claims, claims, time.time())
@@ -150,12 +150,15 @@ class Directory:
             except TimeoutError:
                 records = None
             if records is not None:
-                news = members(records, HostNews)
+                news = self._grid.members(records, HostNews)
                 dated = still_known(dated, news, time.time())
                 self._news = tuple(one.value for one in dated.values())
                 hosts = {one.at.member: address_of(one.at) for one in self._news}
                 if hosts != self._hosts:
-                    self._hosts = hosts
+                    with self._lock:  # what was read before has left out what new hosts say
+                        if hosts.keys() - self._hosts.keys():
+                            self._known.clear()
+                        self._hosts = hosts
                     self._changed()
             if self._stopped.wait(HOSTS_EVERY_S):
                 return

@@ -9,14 +9,17 @@ NeurIPS 2020):
     experts/NAME/hosts      sub-key MEMBER  →  a host, where it listens, and how busy it is
     experts/NAME/callers    sub-key MEMBER  →  a caller, and where it listens
 
-A member's name ends with the beginning of its public key, so nobody can announce anything in another's name.
+A member's name ends with the beginning of its public key, so nobody can announce anything in another's name. What a
+member says of itself has a proof that it knows the members' token, and claims are those of such hosts: whoever else can
+write to the table is not heard by members.
 """
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from typing import Annotated, Generic, TypeVar
@@ -42,6 +45,7 @@ _LABEL = "[A-Za-z0-9_-]{1,40}"
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _Key = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 _Host = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+_Proof = Annotated[bytes, msgspec.Meta(max_length=16)]
 _Member = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}\.[0-9a-f]{{{KEY_DIGITS}}}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Number = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
@@ -66,13 +70,14 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 class Listens(msgspec.Struct, frozen=True, array_like=True):
     """Where a member listens; both ports are 0 where it only opens connections outwards. key: of its listener, where
-    it encrypts (line_endpoint.py)."""
+    it encrypts (line_endpoint.py). proof: see Grid.proof_of."""
 
     member: _Member
     host: _Host
     pipeline_port: _Port
     bulk_port: _Port
     key: _Key = ""
+    proof: _Proof = b""
 
 
 class HostNews(msgspec.Struct, frozen=True, array_like=True):
@@ -100,10 +105,12 @@ class Dated(Generic[Value]):
 
 @dataclass(frozen=True)
 class Grid:
-    """The experts of one name. `sides`: how many coordinates each dimension has."""
+    """The experts of one name. `sides`: how many coordinates each dimension has. `token`: of the members; without it
+    whoever reads the table believes everybody, as one may who only shows what is there."""
 
     name: str
     sides: tuple[int, ...]
+    token: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidInput for a name or sides that cannot be."""
@@ -159,33 +166,43 @@ class Grid:
     def callers_key(self) -> bytes:
         return f"experts/{self.name}/callers".encode()
 
-    def next_coordinates(self, prefix: Expert, records: Iterable[Record]) -> set[int]:
-        """The coordinates that the records of a prefix's key say are hosted; what is none is left out."""
-        side = self.sides[len(prefix)]
-        found = {_coordinate(record.subkey) for record in records}
+    def proof_of(self, public_key: bytes) -> bytes:
+        """What only who knows the token can say of the member with this key: of others it proves nothing."""
+        said = b"ravnest experts: a member of " + self.name.encode() + b" " + public_key
+        return hmac.digest(self.token or b"", said, "sha256")[:16]
+
+    def members(self, records: Iterable[Record], kind: type[Value]) -> dict[str, Dated[Value]]:
+        """What members say of themselves under the key of hosts or of callers; what is not of its author, and who does
+        not know the token, is left out."""
+        found = {}
+        for record in records:
+            value = value_of(record, kind)
+            if value is None or not is_of(_listens(value).member, record.author):
+                continue
+            if self.token is None or hmac.compare_digest(_listens(value).proof, self.proof_of(record.author)):
+                found[_listens(value).member] = Dated(value, record.expires_s)
+        return found
+
+    def next_coordinates(self, prefix: Expert, records: Iterable[Record], hosts: Iterable[str]) -> set[int]:
+        """The coordinates that the records of a prefix's key say one of these hosts has; what is none is left out."""
+        side, keys = self.sides[len(prefix)], {host.rpartition(".")[2] for host in hosts}
+        found = {_coordinate(record.subkey) for record in records if record.author.hex()[:KEY_DIGITS] in keys}
         return {one for one in found if one is not None and one < side}
 
-    def claims(self, prefix: Expert, records: Iterable[Record]) -> dict[Expert, Dated[Claim]]:
-        """The claim that counts of each expert behind the last prefix; what its author may not say is left out."""
+    def claims(self, prefix: Expert, records: Iterable[Record], hosts: Collection[str]) -> dict[Expert, Dated[Claim]]:
+        """The claim of these hosts that counts, of each expert behind the last prefix; what its author may not say is
+        left out."""
         found: dict[Expert, Dated[Claim]] = {}
         for record in records:
             last, claim = _coordinate(record.subkey), value_of(record, Claim)
-            if last is None or claim is None or last >= self.sides[-1] or not is_of(claim.member, record.author):
+            if last is None or claim is None or last >= self.sides[-1] or claim.member not in hosts:
+                continue
+            if not is_of(claim.member, record.author):
                 continue
             expert = (*prefix, last)
             if expert not in found or claim > found[expert].value:
                 found[expert] = Dated(claim, record.expires_s)
         return found
-
-
-def members(records: Iterable[Record], kind: type[Value]) -> dict[str, Dated[Value]]:
-    """What members say of themselves under the key of hosts or of callers; what is not of its author is left out."""
-    found = {}
-    for record in records:
-        value = value_of(record, kind)
-        if value is not None and is_of(_listens(value).member, record.author):
-            found[_listens(value).member] = Dated(value, record.expires_s)
-    return found
 
 
 def still_known(

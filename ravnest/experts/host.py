@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class ExpertHost:
         endpoint: Endpoint,
         table: TableThread,
         *,
+        token: bytes,
         most_experts: int,
         copies: KeptCopies,
         wanted: Sequence[Expert] = (),
@@ -88,7 +89,7 @@ class ExpertHost:
     ) -> None:
         """
         Arguments:
-            endpoint: named as grid.member_name says, with the codec of messages.py.
+            endpoint: named as grid.member_name says, with the codec of messages.py. token: of all members.
             most_experts: it claims no more. copies: what it may keep for other hosts.
             wanted: experts that it claims as soon as nobody else does.
             folder: for checkpoints; without it there are none.
@@ -96,6 +97,7 @@ class ExpertHost:
             report: is told, in a line each, what becomes of experts.
         """
         self._config, self._endpoint, self._table = config, endpoint, table
+        self._grid = replace(config.places, token=token)
         self._search_dirs, self._path = search_dirs, path
         self._files = None if folder is None else ExpertFiles(folder, config.places)
         self._checkpoints = {} if self._files is None else self._files.stored()
@@ -206,7 +208,7 @@ class ExpertHost:
 
     def _take_copy(self, sender: str, message: Copy, tensors: tuple[Tensor, ...]) -> None:
         expert, kept = message.expert, Kept(message.term, message.updates)
-        if not len(set(message.names)) == len(message.names) == len(tensors) or not self._config.places.holds(expert):
+        if not len(set(message.names)) == len(message.names) == len(tensors) or not self._grid.holds(expert):
             return
         # Only who hosts an expert may say in what state it is. Where the table does not say yet who does, nobody may
         # replace what there is.
@@ -268,9 +270,9 @@ class ExpertHost:
                 self._saw(looking.result())
         if self._looking is None and now_s >= self._look_at_s:
             self._look_at_s = now_s + self._look_s
-            self._looking = self._table.run(partial(look, grid=self._config.places))
+            self._looking = self._table.run(partial(look, grid=self._grid, known={*self._seen.hosts, self.name}))
             self._looking.add_done_callback(lambda _: self._endpoint.wake())
-            self._store([host_entry(self._config.places, self.news())])
+            self._store([host_entry(self._grid, self.news())])
         self._storing = [one for one in self._storing if not one.done()]
         if now_s >= self._copy_at_s:
             self._copy_at_s = now_s + self._config.copy_every_s
@@ -284,7 +286,7 @@ class ExpertHost:
         figures = self._work.figures
         seconds = max(time.monotonic() - self._began_s, 1e-3)
         return HostNews(
-            listens_at(self._endpoint),
+            listens_at(self._endpoint, self._grid.proof_of(self._table.public_key)),
             len(self._experts),
             self._most_experts,
             figures.samples / seconds,
@@ -299,11 +301,10 @@ class ExpertHost:
         hosts, callers = still_known(old.hosts, seen.hosts, now_s), still_known(old.callers, seen.callers, now_s)
         self._seen = Seen(hosts, callers, still_known(old.claims, seen.claims, now_s), seen.complete)
         self._hosts = {name: one.value for name, one in hosts.items() if name != self._endpoint.name}
-        members = {name: host.at for name, host in self._hosts.items()}
-        members |= {name: one.value for name, one in callers.items()}
-        self._members.meet(members)
+        told = {name: host.at for name, host in self._hosts.items()}
+        self._members.meet(told | {name: one.value for name, one in callers.items()})
         if seen.complete:
-            experts = list(self._config.places.experts())
+            experts = list(self._grid.experts())
             claims = {expert: one.value for expert, one in self._seen.claims.items()}
             for decided in self._claims.looked(experts, claims, self.copies, self._checkpoints):
                 if isinstance(decided, GiveUp):
@@ -334,7 +335,7 @@ class ExpertHost:
         self._experts[taken.expert] = expert
         self.figures.began[taken.origin.value] += 1
         self._report(f"{expert_text(taken.expert)}: hosted here, {taken.origin.value}, {expert.updates} updates")
-        self._store(claim_entries(self._config.places, {taken.expert: taken.claim}))
+        self._store(claim_entries(self._grid, {taken.expert: taken.claim}))
         return True
 
     def _drop(self, expert: Expert) -> None:
@@ -342,7 +343,7 @@ class ExpertHost:
         del self._experts[expert]
         self._copied.forget(expert)
         self._reply(self._work.drop(expert))
-        self._store(withdrawals(self._config.places, [expert], self._experts))
+        self._store(withdrawals(self._grid, [expert], self._experts))
 
     def _copy_changed(self, now_s: float) -> None:
         takes = {name: host.most_experts for name, host in self._hosts.items()}
@@ -388,8 +389,8 @@ class ExpertHost:
         if left:
             self._report(f"{len(left)} experts were handed to nobody: {', '.join(map(expert_text, left))}")
         entries = [
-            *withdrawals(self._config.places, left, ()),
-            member_withdrawal(self._config.places.hosts_key, self._endpoint.name),
+            *withdrawals(self._grid, left, ()),
+            member_withdrawal(self._grid.hosts_key, self._endpoint.name),
         ]
         self._store(entries)
         for storing in self._storing:

@@ -27,11 +27,11 @@ def address_of(one: Listens) -> PeerAddress:
     )
 
 
-def listens_at(endpoint: Endpoint) -> Listens:
-    """What a member says of where it listens."""
+def listens_at(endpoint: Endpoint, proof: bytes) -> Listens:
+    """What a member says of where it listens, with the proof that it is one."""
     address = endpoint.address
     key = address.key if isinstance(address, LineAddress) else ""
-    return Listens(endpoint.name, address.host, address.pipeline_port, address.bulk_port, key)
+    return Listens(endpoint.name, address.host, address.pipeline_port, address.bulk_port, key, proof)
 
 
 def local_token(name: str) -> bytes:

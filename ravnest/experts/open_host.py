@@ -152,6 +152,7 @@ def opened_host(
             config,
             endpoint,
             table,
+            token=token,
             most_experts=most,
             copies=KeptCopies(room.copies(most), COPY_SLACK * room.state_bytes + COPY_SLACK_BYTES),
             wanted=wanted,

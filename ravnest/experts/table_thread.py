@@ -35,6 +35,7 @@ class TableThread:
         outwards_only: bool = False,
     ) -> None:
         """Join the table, or begin one where there are no peers. Raises as `HashTable.opened` does."""
+        self.public_key = identity.public_key
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hash table", daemon=True)
         self._thread.start()

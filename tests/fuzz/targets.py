@@ -34,7 +34,7 @@ from ravnest.experts import messages as experts
 from ravnest.experts.claims import Kept
 from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
-from ravnest.experts.grid import Claim, Grid, HostNews, Listens, encoded, members
+from ravnest.experts.grid import Claim, Grid, HostNews, Listens, encoded
 from ravnest.experts.request_work import RequestWork
 from ravnest.pipeline import parse_trace
 from ravnest.simulator.scenario import load_scenario
@@ -251,8 +251,10 @@ def _told(data: bytes) -> object:
     """A record of the hash table, as a member of a grid reads it."""
     author = b"a" * 32
     for kind in (Listens, HostNews):
-        members([Record(b"k", b"s", data, author, 0.0, 1.0, bytes(64))], kind)
-    return Grid("g", (4, 4)).claims((1,), [Record(b"k", data[:4], data, author, 0.0, 1.0, bytes(64))])
+        for token in (None, bytes(16)):
+            Grid("g", (4, 4), token).members([Record(b"k", b"s", data, author, 0.0, 1.0, bytes(64))], kind)
+    record, host = Record(b"k", data[:4], data, author, 0.0, 1.0, bytes(64)), "host." + author.hex()[:16]
+    return Grid("g", (4, 4)).claims((1,), [record], {host})
 
 
 def _records() -> list[bytes]:

@@ -96,6 +96,7 @@ class TableOfTest(TableThread):
 
     def __init__(self, contents: TableContents, identity: KeyIdentity | None = None) -> None:
         self.contents, self.identity = contents, identity or new_identity()
+        self.public_key = self.identity.public_key
         self.addresses = ["127.0.0.1:1"]
         self.reads: list[bytes] = []
         self.thorough_reads: list[bytes] = []

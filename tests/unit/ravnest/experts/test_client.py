@@ -16,7 +16,7 @@ from tests.support.experts import WIDTH, TableContents, TableOfTest, small_grid
 def client() -> tuple[ExpertsClient, TableOfTest]:
     table = TableOfTest(TableContents())
     endpoint = InProcessNetwork().endpoint(member_name("caller", table.identity.public_key), codec())
-    return ExpertsClient(small_grid(), table, endpoint), table
+    return ExpertsClient(small_grid(), table, endpoint, bytes(16)), table
 
 
 def test_it_announces_itself_and_withdraws() -> None:

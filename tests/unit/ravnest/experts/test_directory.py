@@ -1,3 +1,4 @@
+import threading
 import time
 
 import pytest
@@ -26,13 +27,21 @@ class Hosted:
         self.table.run(lambda node: node.store(host_entry(GRID, HostNews(at, 1, 1, 0, 0, 0)), *entries))
 
 
+def opened(hosted: Hosted) -> Directory:
+    """A directory that has looked for hosts once."""
+    looked = threading.Event()
+    directory = Directory(hosted.table, GRID, looked.set)
+    assert looked.wait(10.0)
+    return directory
+
+
 @pytest.fixture
 def hosted() -> Hosted:
     return Hosted((0, 0), (1, 0))
 
 
 def test_the_best_hosted_experts_are_found_with_their_hosts(hosted: Hosted) -> None:
-    directory = Directory(hosted.table, GRID, lambda: None)
+    directory = opened(hosted)
     try:
         found = directory.find(BeamSearch([SCORES], width=2, best=4), {hosted.name})
         assert found == [[((1, 0), hosted.name), ((0, 0), hosted.name)]]
@@ -43,7 +52,7 @@ def test_the_best_hosted_experts_are_found_with_their_hosts(hosted: Hosted) -> N
 
 
 def test_what_is_known_is_read_quickly_then_thoroughly_and_not_again_for_a_while(hosted: Hosted) -> None:
-    directory = Directory(hosted.table, GRID, lambda: None)
+    directory = opened(hosted)
     wanted = [GRID.prefix_key(one) for one in ((), (0,), (1,))]
     try:
         directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name})
@@ -58,7 +67,7 @@ def test_what_is_known_is_read_quickly_then_thoroughly_and_not_again_for_a_while
 
 
 def test_who_is_told_that_an_expert_is_gone_reads_again(hosted: Hosted) -> None:
-    directory = Directory(hosted.table, GRID, lambda: None)
+    directory = opened(hosted)
     try:
         for _ in range(2):  # at first, and thoroughly
             directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name})
@@ -66,6 +75,20 @@ def test_who_is_told_that_an_expert_is_gone_reads_again(hosted: Hosted) -> None:
         assert directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name}) == [[((1, 0), hosted.name)]]
         directory.forget((1, 0))
         assert directory.find(BeamSearch([SCORES], width=2, best=1), {hosted.name}) == [[((1, 1), hosted.name)]]
+    finally:
+        directory.close()
+
+
+def test_claims_of_whoever_is_no_host_hide_nothing(hosted: Hosted) -> None:
+    stranger = TableOfTest(hosted.table.contents)
+    name = member_name("stranger", stranger.public_key)
+    claims: dict[Expert, Claim] = {(one, other): Claim(9, 0, name) for one in (0, 1) for other in (0, 1)}
+    stranger.run(lambda node: node.store(*claim_entries(GRID, claims)))
+    directory = opened(hosted)
+    try:
+        found = directory.find(BeamSearch([SCORES], width=2, best=2), {hosted.name, name})
+        assert found == [[((1, 0), hosted.name), ((0, 0), hosted.name)]]
+        assert directory.count({hosted.name}) == 2
     finally:
         directory.close()
 

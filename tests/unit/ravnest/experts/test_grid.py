@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -13,7 +15,6 @@ from ravnest.experts.grid import (
     expert_text,
     is_of,
     member_name,
-    members,
     still_known,
     value_of,
 )
@@ -68,7 +69,9 @@ def test_the_greatest_claim_of_an_author_who_may_make_it_counts() -> None:
             record(key, b"9", encoded(claim(ANNE)), ANNE),  # outside the grid
             record(key, b"x", encoded(claim(ANNE)), ANNE),
             record(key, b"2", b"junk", ANNE),
+            record(key, b"0", encoded(claim(b"c" * 32, term=3)), b"c" * 32),  # who is no host that is known
         ],
+        {claim(ANNE).member, claim(BEN).member},
     )
     assert found == {(1, 0): Dated(claim(BEN, term=2), 100.0)}
 
@@ -79,7 +82,8 @@ def test_of_claims_of_one_term_the_one_with_more_updates_counts() -> None:
 
 def test_next_coordinates_are_those_of_the_grid() -> None:
     records = [record(b"k", subkey, b"\xc3", ANNE) for subkey in (b"0", b"2", b"3", b"99999", b"-1", b"")]
-    assert GRID.next_coordinates((), records) == {0, 2}
+    assert GRID.next_coordinates((), records, [claim(ANNE).member]) == {0, 2}
+    assert GRID.next_coordinates((), records, [claim(BEN).member]) == set()
 
 
 def test_members_speak_for_themselves_only() -> None:
@@ -87,8 +91,24 @@ def test_members_speak_for_themselves_only() -> None:
     news = HostNews(anne, 3, 4, 1.0, 0.1, 7)
     mine = record(GRID.hosts_key, b"a", encoded(news), ANNE)
     false = record(GRID.hosts_key, b"b", encoded(news), BEN)
-    assert members([mine, false], HostNews) == {anne.member: Dated(news, 100.0)}
-    assert members([mine], Listens) == {}
+    assert GRID.members([mine, false], HostNews) == {anne.member: Dated(news, 100.0)}
+    assert GRID.members([mine], Listens) == {}
+
+
+def test_only_who_knows_the_token_is_a_member() -> None:
+    grid, name = replace(GRID, token=bytes(16)), member_name("desk", ANNE)
+    proofs = {
+        "its own": grid.proof_of(ANNE),
+        "of another member": grid.proof_of(BEN),
+        "by another token": replace(GRID, token=bytes(15) + b"x").proof_of(ANNE),
+        "of another grid": replace(grid, name="other").proof_of(ANNE),
+        "none": b"",
+    }
+    said = {what: Listens(name, "127.0.0.1", 1, 2, proof=proof) for what, proof in proofs.items()}
+    read = {what: grid.members([record(b"k", b"a", encoded(one), ANNE)], Listens) for what, one in said.items()}
+    assert {what for what, found in read.items() if found} == {"its own"}
+    assert len(grid.proof_of(ANNE)) == 16
+    assert "token" not in repr(grid)
 
 
 def test_values_are_bounded() -> None:
@@ -110,7 +130,7 @@ def test_what_a_look_misses_counts_until_it_expires() -> None:
 def test_a_name_that_does_something_to_a_terminal_is_nobodys(label: str) -> None:
     name = f"{label}.{ANNE.hex()[:16]}"
     value = msgspec.msgpack.encode([name, "host", 1, 1])
-    assert members([record(GRID.callers_key, b"a", value, ANNE)], Listens) == {}
+    assert GRID.members([record(GRID.callers_key, b"a", value, ANNE)], Listens) == {}
 
 
 def test_a_members_name_ends_with_its_key() -> None:

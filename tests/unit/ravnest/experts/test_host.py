@@ -1,13 +1,14 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from ravnest.experts.announcements import caller_entry
+from ravnest.experts.announcements import caller_entry, claim_entries, host_entry
 from ravnest.experts.claims import OTHERS_LOOKS, Kept
 from ravnest.experts.expert_files import ExpertFiles
-from ravnest.experts.grid import Expert, Listens, member_name
+from ravnest.experts.grid import MOST_TERM, Claim, Expert, HostNews, Listens, member_name
 from ravnest.experts.host import ExpertHost
 from ravnest.experts.kept_copies import KeptCopies
 from ravnest.experts.messages import Answer, Backward, Copy, CopyKept, Forward, Hello, Refused, Welcome, codec
@@ -15,6 +16,7 @@ from ring_allreduce import TransportError
 from ring_allreduce.transport import InProcessNetwork, Lane, Message, PeerAddress
 from tests.support.experts import WIDTH, TableContents, TableOfTest, small_grid
 
+TOKEN = bytes(16)
 CONFIG = small_grid(copy_every_s=1e-6, checkpoint_every_s=1e6)
 LEFT: list[Expert] = [(0, 0), (0, 1)]
 RIGHT: list[Expert] = [(1, 0), (1, 1)]
@@ -33,6 +35,10 @@ class Network(InProcessNetwork):
         super().deliver_due()
 
 
+def proof_of(table: TableOfTest, token: bytes = TOKEN) -> bytes:
+    return replace(CONFIG.places, token=token).proof_of(table.public_key)
+
+
 class Town:
     """Hosts and one caller that share a table and a network without sockets."""
 
@@ -40,7 +46,7 @@ class Town:
         self.contents, self.network = TableContents(), Network()
         table = TableOfTest(self.contents)
         self.caller = self.network.endpoint(member_name("caller", table.identity.public_key), codec())
-        own = Listens(self.caller.name, "127.0.0.1", 1, 1)
+        own = Listens(self.caller.name, "127.0.0.1", 1, 1, proof=proof_of(table))
         table.run(lambda node: node.store(caller_entry(CONFIG.places, own)))
         self.lines: list[str] = []
 
@@ -53,6 +59,7 @@ class Town:
             CONFIG,
             endpoint,
             table,
+            token=TOKEN,
             most_experts=most,
             copies=KeptCopies(copies, 10_000),
             wanted=wanted,
@@ -78,6 +85,10 @@ def steps(*hosts: ExpertHost, times: int = 3) -> None:
     for _ in range(times):
         for host in hosts:
             host.step()
+
+
+def news(at: Listens) -> HostNews:
+    return HostNews(at, 1, 1, 0.0, 0.0, 0)
 
 
 def backward(expert: Expert, updates: int = 0) -> tuple[Message, torch.Tensor, torch.Tensor]:
@@ -246,7 +257,7 @@ def test_an_announcement_of_no_address_stops_nobody(host: str, monkeypatch: pyte
     town = Town()
     left = town.host(LEFT, most=2)
     stranger = TableOfTest(town.contents)
-    listens = Listens(member_name("stranger", stranger.identity.public_key), host, 1, 1)
+    listens = Listens(member_name("stranger", stranger.public_key), host, 1, 1, proof=proof_of(stranger))
     stranger.run(lambda node: node.store(caller_entry(CONFIG.places, listens)))
     endpoint = town.network.find(left.name)
     assert endpoint is not None
@@ -261,6 +272,23 @@ def test_an_announcement_of_no_address_stops_nobody(host: str, monkeypatch: pyte
     steps(left, times=5)
     assert set(left.experts) == set(LEFT)
     assert len([line for line in town.lines if "cannot be reached" in line]) == 1  # and not at each look
+
+
+def test_a_claim_of_a_stranger_takes_no_expert_whatever_it_says() -> None:
+    town = Town()
+    left = town.host(LEFT, most=2)
+    steps(left)
+    lines = list(town.lines)
+    for token in (bytes(15) + b"x", TOKEN):
+        other = TableOfTest(town.contents)
+        name = member_name("other", other.public_key)
+        at = Listens(name, "127.0.0.1", 1, 1, proof=proof_of(other, token))
+        greatest = claim_entries(CONFIG.places, {(0, 0): Claim(MOST_TERM, 0, name)})
+        other.run(lambda node, at=at, said=greatest: node.store(host_entry(CONFIG.places, news(at)), *said))
+        steps(left)
+        if token != TOKEN:
+            assert (set(left.experts), town.lines) == (set(LEFT), lines)
+    assert set(left.experts) == {(0, 1)}  # to a member, who knows the token, it gives the expert up
 
 
 def test_only_who_hosts_an_expert_replaces_its_copy() -> None:
