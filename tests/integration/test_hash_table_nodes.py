@@ -15,9 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ravnest.cli.main import app
-from ravnest.dht import Entry, HashTable, Rule, Rules, new_identity
-from ravnest.dht.events import Send
-from ravnest.dht.messages import AnyMessage
+from ravnest.dht import Entry, HashTable, Rule, Rules, hash_table, new_identity
+from ravnest.dht.messages import AnyMessage, Find, encoded
 from ravnest.errors import InvalidInput, TableUnreachable
 from ravnest.experts.table_thread import TableThread
 
@@ -67,16 +66,18 @@ def test_ipv6_and_ipv4_nodes_meet_through_one_that_has_both() -> None:
     asyncio.run(run())
 
 
-def test_answers_that_came_while_a_process_did_not_run_are_not_late() -> None:
-    sent: list[AnyMessage] = []
+def test_answers_that_came_while_a_process_did_not_run_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Find] = []
 
-    class Counted(HashTable):
-        def _send(self, one: Send) -> None:
-            sent.append(one.message)
-            super()._send(one)
+    def counted(message: AnyMessage) -> bytes:
+        if isinstance(message, Find):
+            sent.append(message)
+        return encoded(message)
+
+    monkeypatch.setattr(hash_table, "encoded", counted)
 
     async def run(peer: str) -> None:
-        table = await Counted.opened(["127.0.0.1:0"], [peer])
+        table = await HashTable.opened(["127.0.0.1:0"], [peer])
         sent.clear()
         found = asyncio.create_task(table.get_many([b"%d" % number for number in range(32)]))
         await asyncio.sleep(0)
