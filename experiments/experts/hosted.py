@@ -1,6 +1,8 @@
 """Hosts and a caller for measurements: hosts as processes of this machine, and an endpoint that delays and loses.
 
-In: a grid, and delays. Out: samples per second of requests that are always `in_flight` under way.
+In: a grid, and delays. Out: samples per second of requests that are always `in_flight` under way. A host that waits for
+a processor which others use computes nothing meanwhile; the kernel tells for how long it did, and so what the rate
+would have been without (`Alone`).
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,24 @@ ANSWER_S = 120.0
 WARM_S = 5.0
 
 
+class Alone:
+    """How much faster a thread would have been on a processor of its own, since this was made."""
+
+    def __init__(self, thread: int | str) -> None:
+        """`thread`: the number of a process, whose first thread is meant, or "thread-self"."""
+        self._path = Path("/proc") / str(thread) / "schedstat"
+        self._ran, self._waited = self._read()
+
+    def factor(self) -> float:
+        """What to multiply its work per second by: by 1.5 when it has waited for a processor half as long as it ran."""
+        ran, waited = self._read()
+        return 1 + (waited - self._waited) / max(1, ran - self._ran)
+
+    def _read(self) -> tuple[int, int]:
+        ran, waited, _ = map(int, self._path.read_text().split())
+        return ran, waited
+
+
 class FeedForward(nn.Module):
     """A residual feed-forward block, as published: a hidden layer of four times the width."""
 
@@ -52,6 +73,25 @@ class FeedForward(nn.Module):
 def feed_forward(width: int) -> nn.Module:
     """The factory of the experiments' experts."""
     return FeedForward(width)
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """Hosts, by the numbers of their processes, and a caller."""
+
+    config: ExpertsConfig
+    client: ExpertsClient
+    endpoint: "DelayedEndpoint"
+    processes: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """alone: samples per second, as if the host had not waited for a processor. failed: the share of requests."""
+
+    rate: float
+    alone: float
+    failed: float
 
 
 class DelayedEndpoint(ZmqEndpoint):
@@ -87,9 +127,7 @@ def gradient_of(output: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def hosted(
-    config: Mapping[str, Any], claims: Sequence[str]
-) -> Iterator[tuple[ExpertsConfig, ExpertsClient, DelayedEndpoint]]:
+def hosted(config: Mapping[str, Any], claims: Sequence[str]) -> Iterator[Hosted]:
     """One host for each of `claims` (a pattern), each a process with one thread, and a caller in this process."""
     lines: list[str] = [f"{key}: {value}" for key, value in config.items()]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -98,10 +136,12 @@ def hosted(
         made = load_experts(path)
         table = TableThread(["127.0.0.1:0"], [], identity := new_identity())
         stack.callback(table.close)
+        processes = []
         for number, pattern in enumerate(claims):
             words = ["experts", "serve", str(path), "--peer", table.addresses[0], "--name", f"host{number}"]
             command = [sys.executable, "-m", "ravnest", *words, "--experts", pattern, "--threads", "1"]
             process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+            processes.append(process.pid)
             stack.callback(process.wait, 30)
             stack.callback(process.kill)
         token = shared_token(None, "127.0.0.1", made.name)
@@ -109,15 +149,13 @@ def hosted(
         client = ExpertsClient(made, table, endpoint, token)
         stack.callback(client.close)
         client.wait_for_experts(len(made.places), START_S)
-        yield made, client, endpoint
+        yield Hosted(made, client, endpoint, processes)
 
 
-def throughput(
-    client: ExpertsClient, path: Sequence[Expert], samples: Tensor, *, in_flight: int, seconds: float
-) -> tuple[float, float]:
-    """Samples per second that pass forward and backward through the experts of `path`, and the share of requests that
-    failed. A batch whose request fails begins anew. Each answer counts as its part of a pass; the first `WARM_S` do
-    not."""
+def throughput(there: Hosted, path: Sequence[Expert], samples: Tensor, *, in_flight: int, seconds: float) -> Passed:
+    """Samples per second that pass forward and backward through the experts of `path`, of one host. A batch whose
+    request fails begins anew. Each answer counts as its part of a pass; the first `WARM_S` do not."""
+    client, (process,) = there.client, there.processes
     hosts = dict(_host_of(client, one) for one in path)
     ended: queue.SimpleQueue[tuple[int, Call, Answered | Failed]] = queue.SimpleQueue()
     passes: list[list[tuple[Call, Answered]]] = [[] for _ in range(in_flight)]
@@ -136,10 +174,12 @@ def throughput(
     for number in range(in_flight):
         begin(number, first)
     begun_s = time.monotonic()
-    counted_s, failed, requests = begun_s + WARM_S, 0, 0
+    counted_s, failed, requests, alone = begun_s + WARM_S, 0, 0, Alone(process)
+    counts = False
     while time.monotonic() < counted_s + seconds:
         number, call, result = ended.get(timeout=ANSWER_S)
-        counts = time.monotonic() >= counted_s
+        if not counts and time.monotonic() >= counted_s:
+            counts, alone = True, Alone(process)
         requests += counts
         if isinstance(result, Failed):
             failed += counts
@@ -160,9 +200,10 @@ def throughput(
             continue
         forward, answer = way.pop()
         begin(number, Call(forward.expert, forward.host, (forward.tensors[0], gradient), True, answer.updates))
+    rate, factor = (requests - failed) * len(samples) / (2 * len(path) * seconds), alone.factor()
     while not all(future.done() for future in under_way.values()):
         time.sleep(0.05)  # each has a deadline; what is still asked would slow the next measurement
-    return (requests - failed) * len(samples) / (2 * len(path) * seconds), failed / max(1, requests)
+    return Passed(rate, rate * factor, failed / max(1, requests))
 
 
 def _host_of(client: ExpertsClient, expert: Expert) -> tuple[Expert, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from experiments.experts.hosted import feed_forward, gradient_of, hosted, throughput
+from experiments.experts.hosted import Alone, feed_forward, gradient_of, hosted, throughput
 from experiments.harness.report import Claim, Panel, Part, Series, Table, median, spread
 from ravnest.experts.config import experts_from
 from ravnest.experts.expert import HostedExpert
@@ -18,6 +18,11 @@ DELAYS_S = (0.01, 0.05, 0.1, 0.2)
 MOST_UNSTEADY = 1.25
 """The largest ratio between throughputs without delay, beyond which the machine was too busy to judge by."""
 
+ALONE = (
+    "Rates are those of a processor of one's own: the time for which the kernel let who computes wait for one "
+    "(/proc/PID/schedstat) is taken off."
+)
+
 EXPERT = {
     "expert": f'{{factory: "experiments.experts.hosted:feed_forward", args: {{width: {WIDTH}}}}}',
     "input_shape": f"[{WIDTH}]",
@@ -28,7 +33,8 @@ EXPERT = {
 
 
 def local(samples: torch.Tensor, seconds: float) -> float:
-    """Samples per second of the same experts, called one after another in this process, with one thread."""
+    """Samples per second of the same experts, called one after another in this process, with one thread, as if it had a
+    processor of its own."""
     config = experts_from(
         name="local",
         grid=[LAYERS],
@@ -37,7 +43,7 @@ def local(samples: torch.Tensor, seconds: float) -> float:
         optimizer={"name": "sgd", "lr": 1e-4},
     )
     experts = [HostedExpert(feed_forward(WIDTH), config) for _ in range(LAYERS)]
-    begun_s, done = time.monotonic(), 0
+    begun_s, done, alone = time.monotonic(), 0, Alone("thread-self")
     while time.monotonic() < begun_s + seconds:
         passed, inputs = samples, []
         for expert in experts:
@@ -47,7 +53,7 @@ def local(samples: torch.Tensor, seconds: float) -> float:
         for expert, one in zip(reversed(experts), reversed(inputs), strict=True):
             back = expert.backward(one, back, 1)
         done += 1
-    return done * len(samples) / (time.monotonic() - begun_s)
+    return alone.factor() * done * len(samples) / (time.monotonic() - begun_s)
 
 
 def run_hosting(*, quick: bool = False) -> Part:
@@ -55,14 +61,15 @@ def run_hosting(*, quick: bool = False) -> Part:
     rounds, seconds = (2, 1.0) if quick else (5, 8.0)
     samples = torch.randn(HIDDEN_BATCH, WIDTH)
     config = {"name": "hosting", "grid": f"[{LAYERS}]", **EXPERT, "batch": f"{{most_samples: {HIDDEN_BATCH}}}"}
-    here, there, failed = [], [], []
-    with hosted(config, ["*"]) as (made, client, _):
-        path = list(made.places.experts())
+    here, there, failed, waited = [], [], [], []
+    with hosted(config, ["*"]) as host:
+        path = list(host.config.places.experts())
         for _ in range(rounds):
             here.append(local(samples, seconds))
-            rate, lost = throughput(client, path, samples, in_flight=8, seconds=seconds)
-            there.append(rate)
-            failed.append(lost)
+            passed = throughput(host, path, samples, in_flight=8, seconds=seconds)
+            there.append(passed.alone)
+            failed.append(passed.failed)
+            waited.append(1 - passed.rate / passed.alone if passed.alone else 0.0)
     ratios = [one / other for one, other in zip(there, here, strict=True)]
     claim = Claim(
         "hosting",
@@ -82,20 +89,23 @@ def run_hosting(*, quick: bool = False) -> Part:
         tables=[Table("Samples per second, forward and backward of four experts", ["where", "median", "spread"], rows)],
         notes=[
             f"Feed-forward blocks of width {WIDTH}, hidden {4 * WIDTH}. Eight batches in flight from one caller, whose "
-            "process has a core of its own where the machine has one free. Both were measured in turn. Requests that "
-            f"failed: {max(failed):.1%} at most."
+            f"process has a core of its own where the machine has one free. Both were measured in turn. {ALONE} It "
+            f"waited for {max(waited):.0%} at most of the time in which it had something to do. "
+            f"Requests that failed: {max(failed):.1%} at most."
         ],
     )
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Samples per second with a delay, and right before it without one; and the share of requests that failed."""
+    """Samples per second with a delay, and right before it without one, both as if the host had not waited for a
+    processor; and the share of requests that failed. waited: the largest part of the time for which it did."""
 
     delay_s: float
     rate: float
     failed: float
     without: float
+    waited: float = 0.0
 
     @property
     def share(self) -> float:
@@ -109,15 +119,16 @@ def run_delay(*, quick: bool = False) -> Part:
     samples = torch.randn(BATCH, WIDTH)
     config = {"name": "delay", "grid": f"[{LAYERS}]", **EXPERT, "batch": f"{{most_samples: {HIDDEN_BATCH}}}"}
     found: dict[int, list[Beside]] = {IN_FLIGHT: [], LAYERS: []}
-    with hosted(config, ["*"]) as (made, client, endpoint):
-        path = list(made.places.experts())
+    with hosted(config, ["*"]) as host:
+        path = list(host.config.places.experts())
         for delay_s in delays:
             for in_flight, rows in found.items():
-                endpoint.mean_s = 0.0
-                without, _ = throughput(client, path, samples, in_flight=in_flight, seconds=seconds)
-                endpoint.mean_s = delay_s
-                rate, failed = throughput(client, path, samples, in_flight=in_flight, seconds=seconds)
-                rows.append(Beside(delay_s, rate, failed, without))
+                host.endpoint.mean_s = 0.0
+                without = throughput(host, path, samples, in_flight=in_flight, seconds=seconds)
+                host.endpoint.mean_s = delay_s
+                with_it = throughput(host, path, samples, in_flight=in_flight, seconds=seconds)
+                waited = max(1 - one.rate / one.alone if one.alone else 0.0 for one in (without, with_it))
+                rows.append(Beside(delay_s, with_it.alone, with_it.failed, without.alone, waited))
     return delay_part(found[IN_FLIGHT], found[LAYERS], quick=quick)
 
 
@@ -164,7 +175,9 @@ def delay_part(many: Sequence[Beside], chain: Sequence[Beside], *, quick: bool) 
         notes=[
             f"One host process with one thread; blocks of width {WIDTH}, batches of {BATCH} samples; each request is "
             "held back at the caller by an exponentially distributed time. The chain has as many batches in flight as "
-            "layers, one for each stage of a pipeline. Each was measured without delay right before it was with one; "
+            f"layers, one for each stage of a pipeline. {ALONE} The host waited for "
+            f"{max(one.waited for one in (*many, *chain)):.0%} at most of the time in which it had something to do. "
+            "Each was measured without delay right before it was with one; "
             f"without, {IN_FLIGHT} in flight made {spread(rates, '.0f')} samples/s. Where these differ by more than "
             f"{MOST_UNSTEADY:g} times, nothing is judged. A request that fails, being later than the deadline from "
             "measured answers, begins its batch anew. What larger experts or smaller ones would lose follows from "
