@@ -92,6 +92,7 @@ class HostNews(msgspec.Struct, frozen=True, array_like=True):
 
 
 Value = TypeVar("Value", Claim, Listens, HostNews)
+Told = TypeVar("Told", Listens, HostNews)
 Key = TypeVar("Key", str, tuple[int, ...])
 
 
@@ -171,7 +172,7 @@ class Grid:
         said = b"ravnest experts: a member of " + self.name.encode() + b" " + public_key
         return hmac.digest(self.token or b"", said, "sha256")[:16]
 
-    def members(self, records: Iterable[Record], kind: type[Value]) -> dict[str, Dated[Value]]:
+    def members(self, records: Iterable[Record], kind: type[Told]) -> dict[str, Dated[Told]]:
         """What members say of themselves under the key of hosts or of callers; what is not of its author, and who does
         not know the token, is left out."""
         found = {}
@@ -260,7 +261,7 @@ def _greater(one: object, other: object) -> bool:
     return isinstance(one, Claim) and isinstance(other, Claim) and one > other
 
 
-def _listens(value: Claim | Listens | HostNews) -> Claim | Listens:
+def _listens(value: Listens | HostNews) -> Listens:
     return value.at if isinstance(value, HostNews) else value
 
 

@@ -174,7 +174,9 @@ def test_without_the_token_nobody_is_heard() -> None:
     assert members_key(TOKEN) == members_key(TOKEN) != members_key(OTHER_TOKEN)
 
 
-@pytest.mark.parametrize("what", ["another's name", "another listener's key", "another listener's name", "something else first"])
+@pytest.mark.parametrize(
+    "what", ["another's name", "another listener's key", "another listener's name", "something else first"]
+)
 def test_who_is_not_who_it_says_is_hung_up_on(what: str) -> None:
     host, liar, victim = Member("host"), new_identity(), Member("victim")
     host.knows(victim)
