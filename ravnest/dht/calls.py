@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ravnest.dht.answering import republish_after
-from ravnest.dht.contacts import ID_BITS, ID_BYTES, Contact, distance, key_id
+from ravnest.dht.contacts import ID_BITS, ID_BYTES, Address, Contact, distance, key_id
 from ravnest.dht.core import Core
 from ravnest.dht.events import (
     AnswerGet,
@@ -31,6 +31,9 @@ from ravnest.dht.store import Stored
 
 MOST_SEARCHES = 32
 """Searches under way at a time."""
+
+GREETINGS = 2
+"""A peer of which nothing was heard is greeted again: both datagrams of a greeting may have been lost."""
 
 LOCAL_IP = bytes([127, 0, 0, 1])
 
@@ -86,11 +89,17 @@ class JoinCall:
     def begin(self, now_s: float) -> None:
         self._core.at(now_s + self._asked.deadline_s, self._answer)
         for peer in self._asked.peers:
-            self._core.greet(peer, now_s, partial(self._heard, now_s + self._asked.deadline_s))
+            self._greet(peer, 1, now_s + self._asked.deadline_s, now_s)
         if not self._asked.peers:
             self._answer(now_s)
 
-    def _heard(self, deadline_s: float, reached: bool, now_s: float) -> None:
+    def _greet(self, peer: Address, times: int, deadline_s: float, now_s: float) -> None:
+        self._core.greet(peer, now_s, partial(self._heard, peer, times, deadline_s))
+
+    def _heard(self, peer: Address, times: int, deadline_s: float, reached: bool, now_s: float) -> None:
+        if not reached and times < GREETINGS and now_s < deadline_s and not self._answered:
+            self._greet(peer, times + 1, deadline_s, now_s)
+            return
         self._greeted += 1
         self._reached += reached
         if reached and not self._began:
