@@ -218,3 +218,18 @@ def test_among_many_units_cuts_are_where_few_bytes_cross(make_workload: Callable
     spans = SpanCosts(ModelCosts(units, "x"), make_workload(micro_batch=1))
     inner = spans.positions[1:-1]
     assert np.median(spans.forward_bytes[inner]) == 1
+
+
+def test_a_hundred_thousand_units_of_gigabytes_are_added_to_the_byte(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    count, weights, saved = 10**5, 4 * 2**31 + 4, 2**31 + 1
+    costs = make_model(count, parameter_bytes=weights, saved_bytes=saved, flops=2.0**40, boundary_bytes=2**32)
+    spans = SpanCosts(costs, make_workload(micro_batch=1, max_staleness=1, max_lag=1, process_bytes=7))
+    assert spans.parameter_bytes(0, count) == count * weights
+    assert spans.parameter_bytes(count - 1, count) == weights
+    assert spans.forward_flops(0, count) == count * 2.0**40
+    assert spans.memory_bytes(1, 50_001, window=3) == 7 + 8 * 50_000 * weights + 3 * 50_000 * saved
+    assert spans.forward_bytes[count // 2] == 2**32
+    assert len(spans.positions) <= MAX_POSITIONS + 1
+    assert (spans.positions[0], spans.positions[-1]) == (0, count)
