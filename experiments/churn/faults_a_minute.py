@@ -16,7 +16,7 @@ from cluster_planner.advice.warm_spares import with_warm_spares
 from experiments.churn.fleets import ROUNDS_SAVED, model, rented_fleet, work
 from experiments.churn.lost_updates import missing, watched
 from experiments.harness.report import Claim, Panel, Part, Series, Table
-from ravnest.simulator import Death, Scenario, SimulatedRun, simulate
+from ravnest.simulator import Kill, Scenario, SimulatedRun, simulate
 
 TARGET = 0.95
 NODES, EVERY_S, SEED = 20, 60.0, 1
@@ -27,12 +27,11 @@ OFTEN = 512
 """Samples between two rounds of the run that averages often: some 10 s of the fleet."""
 
 
-def faults(names: Sequence[str], seconds: float) -> tuple[Death, ...]:
-    """A fault every minute, of a node by chance, which is there again at once."""
+def faults(names: Sequence[str], seconds: float) -> tuple[Kill, ...]:
+    """A fault every minute, on a node by chance."""
     chance = random.Random(f"churn/{SEED}")
     return tuple(
-        Death(chance.choice(names), EVERY_S * (number + 1), TOLD_S, back_after_s=TOLD_S)
-        for number in range(int(seconds / EVERY_S) - 1)
+        Kill(chance.choice(names), EVERY_S * (number + 1), TOLD_S) for number in range(int(seconds / EVERY_S) - 1)
     )
 
 

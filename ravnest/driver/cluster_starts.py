@@ -4,7 +4,7 @@ In: what `Replacements` orders, and what becomes of the processes. Out: processe
 clusters that can join. Nothing here waits: the driver's loop asks at each turn.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -28,10 +28,16 @@ class ClusterProcesses(Protocol):
         ...
 
     def begin(self, plan: Plan, setups: Mapping[str, StageSetup]) -> None:
-        """End what is left of these stages, and start a process for each, on the node that the plan says.
+        """End what is left of these stages, and start a process for each, on the node that the plan says: where a ready
+        one waits there, it is that.
 
         Raises InvalidInput or RunFailed where that is not possible.
         """
+        ...
+
+    @property
+    def ready(self) -> Collection[str]:
+        """The stages whose processes have ended, and on whose nodes a ready process waits to take their place."""
         ...
 
     def prepared(self, stages: list[str]) -> Mapping[str, StageAddress | str]:
@@ -99,7 +105,8 @@ class ClusterStarts:
             for stage, node in nodes.items()
             if (node in self.replacements.left if lost.with_notice else stage not in lost.standing_by)
         }
-        at_once = not lost.with_notice and self._gone[lost.cluster] <= self._holding().keys()
+        taken = {*self._holding(), *self._processes.ready}
+        at_once = not lost.with_notice and self._gone[lost.cluster] <= taken
         self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once)
         self._kept[lost.cluster] = dict.fromkeys(lost.standing_by, epoch)
         return set(lost.standing_by)
@@ -130,7 +137,8 @@ class ClusterStarts:
         out: list[News] = []
         while self.replacements.due(now_s):
             alive = self._processes.alive(self.replacements.plan)
-            for order in self.replacements.tick(alive, now_s, rest_s, self._holding()):
+            there = {*self._processes.ready, *(stage for kept in self._kept.values() for stage in kept)}
+            for order in self.replacements.tick(alive, now_s, rest_s, self._holding(), there):
                 if isinstance(order, StartCluster):
                     failed = self._start(order, rings, epoch, now_s)
                     out += failed if failed is not None else [order] if order.reason else []

@@ -6,7 +6,7 @@ process hands out is what lies in files, and the weights of constructors that ca
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -50,7 +50,7 @@ from ravnest.driver.warm_spares import SpareNeeds, WarmSpares
 from ravnest.job.config import Job
 from ravnest.job.materials import baselines_of, search_dirs
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, NodesLeft, Replacements, further_clusters
+from ravnest.recovery import HourWatch, NodesLeft, Replacements, beside, further_clusters
 from ravnest.stage import messages as m
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.setup import StageAddress, StageSetup
@@ -106,7 +106,7 @@ def train(
     if code is not None and code.notice is not None:
         observer.on(report.NoticeEvent(code.notice))
     with (
-        _ray(address, code, prepared.folder.ray_log, interrupt) as ray,
+        _ray(address, code, prepared.folder.ray_log, interrupt, _ready_beside(job, address)) as ray,
         PauseTogether((lambda: [*workers(), *ray.adopted.ids]) if address is None else None),
     ):
         setups_by = SetupsByPlan(prepared, ray, keys, imitate, timeline)
@@ -266,13 +266,26 @@ def _joins(
 
 
 @contextmanager
-def _ray(address: str | None, code: JobCode | None, log: Path, interrupt: StopOnInterrupt) -> Iterator[RayCluster]:
+def _ray(
+    address: str | None,
+    code: JobCode | None,
+    log: Path,
+    interrupt: StopOnInterrupt,
+    ready: Callable[[Plan], Collection[str]],
+) -> Iterator[RayCluster]:
     """The run's session of Ray, whose processes a closing terminal leaves alone."""
     with ExitStack() as leaving:
         with interrupt.hangup_deferred():
-            ray = leaving.enter_context(RayCluster(address, code, log))
+            ray = leaving.enter_context(RayCluster(address, code, log, beside=ready))
             interrupt.arm()  # again: Ray has set a handler of its own
         yield ray
+
+
+def _ready_beside(job: Job, address: str | None) -> Callable[[Plan], Collection[str]]:
+    """Which stages of a plan have a ready process beside them. On one machine they would share its memory and cores."""
+    if job.ready_processes == "always":
+        return lambda plan: _nodes(plan).keys()
+    return beside if job.ready_processes == "auto" and address is not None else lambda plan: ()
 
 
 def _record(

@@ -28,7 +28,7 @@ from ravnest.errors import InvalidInput
 from ravnest.factories import FactoryConfig, FunctionConfig, Reference
 from ravnest.job.callables import as_written
 from ravnest.job.experts_table import ExpertsTableConfig
-from ravnest.job.modes import Mode, StopConfig, check_mode
+from ravnest.job.modes import Mode, ReadyProcesses, StopConfig, check_mode
 from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
 from ravnest.splitting.bottlenecks import BottleneckConfig
 from ravnest.training.averaging import AveragingConfig
@@ -246,6 +246,9 @@ class Job(Section):
 
     wait_for_driver_minutes: NonNegativeFloat = 10.0
     """How long stages that hear no driver keep what they hold for one that takes the run over; 0: not at all."""
+
+    ready_processes: ReadyProcesses = "auto"
+    """Whether one waits beside each stage, to take its place: auto (with --address, where memory is), always, never."""
 
     seed: NonNegativeInt = 0
     """Of the initial weights, the order of samples and dropout."""

@@ -12,10 +12,12 @@ from ravnest.training.averaging import AveragingConfig
 from ravnest.training.precision import Precision
 
 Mode = Literal["planned", "collaborative"]
+ReadyProcesses = Literal["auto", "always", "never"]
 
 PLANNED_ONLY = {
     *("initial_weights", "update_every", "schedule", "max_staleness", "split_backward", "activation_checkpointing"),
-    *("experts", "tied", "average_every", "max_lag", "wire", "wait_for_driver_minutes", "sample", "report_to"),
+    *("experts", "tied", "average_every", "max_lag", "wire", "wait_for_driver_minutes", "ready_processes"),
+    *("sample", "report_to"),
 }
 """Keys that say how a plan is run, and what a collaboration cannot do yet."""
 

@@ -32,7 +32,10 @@ START_S = 8.0
 """How long processes take until they listen, beside what their state takes on its way."""
 
 WARM_S = 2.0
-"""How long it takes where warm spares take all lost places: they run, and hold the anchor."""
+"""How long it takes where no process has to be started: warm spares, or ready processes, take all lost places."""
+
+READY_AFTER_S = 20.0
+"""A stage trains for so long before a process is made ready beside it, which takes a core for some seconds."""
 
 SPARE_AGAIN_S = 60.0
 """A warm spare that could not start, or was lost, is started again after this time."""
@@ -57,6 +60,8 @@ class Placement:
     """The samples/s that the cluster is predicted to make."""
     warm: tuple[str, ...] = ()
     """The stages whose places are taken by their warm spares."""
+    at_once: bool = False
+    """Whether no process has to be started: those of all its stages are there."""
 
     def gained(self, rest_s: float) -> float:
         """Return the samples that it makes in the rest of the run."""
@@ -76,11 +81,13 @@ class Nodes:
     """The nodes that a cluster may be started on: its `own`, and those of nobody, the spares.
 
     `warm` has the nodes of warm spares by the lost stage of which they hold the anchor; they are among the spares.
+    `there` names the stages that need no new process on their own nodes: they stand by, or a ready one waits.
     """
 
     own: Collection[str]
     spare: Collection[str] = ()
     warm: Mapping[str, str] = field(default_factory=dict)
+    there: Collection[str] = ()
 
 
 def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, anew: bool = False) -> Place | str:
@@ -91,6 +98,8 @@ def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, an
     """
     same, reason = _same_cuts(plan, cluster, nodes)
     first = None if same is None else placement(plan, same, others)
+    if first is not None and same is not None and _all_there(same, nodes):
+        first = replace(first, at_once=True, change_s=first.change_s - START_S + WARM_S)
     warm = tuple(sorted(stage for stage in nodes.warm if stage_place(stage)[0] == cluster))
     if first is not None and same is not None and warm:
         cold = [
@@ -98,7 +107,9 @@ def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, an
             for index, stage in enumerate(same.stages)
             if stage.node not in nodes.own and stage_name(cluster, index) not in warm
         ]
-        found = replace(first, warm=warm) if cold else replace(first, warm=warm, how="warm spares", change_s=WARM_S)
+        found = replace(first, warm=warm)
+        if not cold:
+            found = replace(found, how="warm spares", at_once=True, change_s=WARM_S)
         return Place(found, reason)
     if first is not None and not anew:
         return Place(first, reason)
@@ -123,6 +134,26 @@ def placement(plan: Plan, made: Cluster, others: Collection[str], fleet: Fleet |
         how = "own nodes" if made == before else "spares"
     gained = samples_per_s(new, {*others, made.name}, fleet)[made.name]
     return Placement(new, how, START_S + handover_s(new, made.name, others), gained)
+
+
+def _all_there(made: Cluster, nodes: Nodes) -> bool:
+    """Whether no stage of the cluster needs a new process."""
+    stages = {stage_name(made.name, index): stage.node for index, stage in enumerate(made.stages)}
+    return all(
+        nodes.warm.get(name) == node or (name in nodes.there and node in nodes.own) for name, node in stages.items()
+    )
+
+
+def beside(plan: Plan) -> set[str]:
+    """The stages of the plan beside whose process a ready one finds room in the memory of their nodes."""
+    spans, found = SpanCosts(plan.costs, plan.workload), set()
+    for cluster in plan.clusters:
+        for index, stage in enumerate(cluster.stages):
+            place_ = index, len(cluster.stages)
+            needed = spans.stage_memory_bytes(*stage.units, place_, cluster.window, recomputes=stage.recomputes)
+            if needed + plan.workload.process_bytes <= plan.fleet.node(stage.node).memory_bytes:
+                found.add(stage_name(cluster.name, index))
+    return found
 
 
 def refused(found: Placement, rest_s: float) -> str | None:

@@ -11,7 +11,7 @@ often within a while stays out for good: what kills it would kill it again.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -173,7 +173,8 @@ class Replacements:
     def lost(self, cluster: str, samples: int, now_s: float, *, at_once: bool = False) -> None:
         """A cluster that trained is lost, with so many samples that it had not averaged.
 
-        `at_once`: warm spares can take the places of all its lost stages, so that nothing is waited for.
+        `at_once`: warm spares or ready processes can take the places of all its lost stages, so that nothing is waited
+        for.
         """
         starts, better = self._before.pop(cluster, []), self._moving.pop(cluster, None)
         due_s = now_s if at_once else now_s + FIRST_WAIT_S
@@ -220,11 +221,13 @@ class Replacements:
         now_s: float,
         rest_s: float = math.inf,
         warm: Mapping[str, str] = MappingProxyType({}),
+        there: Collection[str] = (),
     ) -> list[Order]:
         """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`.
 
         One cluster at most is to be started, since the others' places depend on whether it can be; `due` says whether
         more is to be done at once. `warm`: the nodes of warm spares, by the lost stage of which they hold the anchor.
+        `there`: the stages of lost clusters that stand by, or for which a ready process waits on their nodes.
         """
         orders: list[Order] = []
         self._left.look(alive)
@@ -233,7 +236,8 @@ class Replacements:
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
-                orders += self._try(name, away, self._left.without(alive), now_s, rest_s, warm)
+                nodes = replace(self._nodes_for(name, self._left.without(alive), warm), there=there)
+                orders += self._try(name, away, nodes, now_s, rest_s)
                 if away.phase == "starting":
                     return orders
         if self._look_s is not None and now_s >= self._look_s:
@@ -328,20 +332,11 @@ class Replacements:
             return f"no more of its state has arrived for {HANDOVER_S:.0f} s"
         return None
 
-    def _try(
-        self,
-        cluster: str,
-        away: _Away,
-        alive: Collection[str],
-        now_s: float,
-        rest_s: float,
-        warm: Mapping[str, str],
-    ) -> list[Order]:
+    def _try(self, cluster: str, away: _Away, nodes: Nodes, now_s: float, rest_s: float) -> list[Order]:
         recent = [start for start in away.starts if now_s - start < WINDOW_S]
         if len(recent) >= MOST_STARTS:
             away.phase = "out"
             return [TryFailed(cluster, f"it was started {len(recent)} times within {WINDOW_S / 60:.0f} min", None)]
-        nodes = self._nodes_for(cluster, alive, warm)
         others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
         found: Place | str
         better, away.better = away.better, None

@@ -18,13 +18,14 @@ NOTICE_S = 30.0
 
 @dataclass(frozen=True)
 class NodeChange:
-    """What becomes of `node` at the moment `at_s`: it is gone, gives notice that it leaves, or is there (again)."""
+    """What becomes of `node` at the moment `at_s`: it is gone, its processes end, it gives notice that it leaves, or it
+    is there (again)."""
 
     at_s: float
     node: str
-    kind: Literal["gone", "notice", "back"]
+    kind: Literal["gone", "ended", "notice", "back"]
     noticed_after_s: float = SILENCE_FLOOR_S
-    """How long nobody knows that it is gone."""
+    """How long nobody knows that it is gone, or that its processes have ended."""
     until_s: float = math.inf
     """Of a node that is gone: when it is back."""
     why: str = ""

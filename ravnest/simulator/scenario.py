@@ -26,6 +26,8 @@ from ring_allreduce.rounds import SILENCE_FLOOR_S
 
 CONTROL_LATENCY_S = 0.005
 RESTART_S = 15.0
+TOLD_S = 1.0
+"""How long the end of a process takes at most until the driver knows of it, where nothing else is stated."""
 _STAGE = re.compile(r"c\d+\.s?\d+")
 
 
@@ -49,6 +51,16 @@ class Death:
     """By default those of a machine of which nothing is heard any more. The end of a process is told at once."""
     back_after_s: float | None = None
     """None: it never comes back."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The processes of stages on `node` end at `at_s`, as when they run out of memory. The node stays."""
+
+    node: str
+    at_s: float
+    noticed_after_s: float = TOLD_S
+    """The end of a process is told at once."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,7 @@ class Scenario:
     restart_s: float = RESTART_S
     """How long the processes of a lost cluster take to start, once its nodes are there and its loss was noticed; and
     those of all clusters, where none was left or everything was planned anew."""
+    kills: tuple[Kill, ...] = ()
     leaves: tuple[Leave, ...] = ()
     joins: tuple[Join, ...] = ()
     trace: tuple[NodeChange, ...] = ()
@@ -146,6 +159,9 @@ class Scenario:
             _require(death.noticed_after_s, f"deaths[{i}].noticed_after_s", least=0.0)
             if death.back_after_s is not None:
                 _require(death.back_after_s, f"deaths[{i}].back_after_s", least=0.0)
+        for i, kill in enumerate(self.kills):
+            _require(kill.at_s, f"kills[{i}].at_s", least=0.0)
+            _require(kill.noticed_after_s, f"kills[{i}].noticed_after_s", least=0.0)
         for i, leave in enumerate(self.leaves):
             _require(leave.at_s, f"leaves[{i}].at_s", least=0.0)
             _require(leave.notice_s, f"leaves[{i}].notice_s", least=0.0)
@@ -162,6 +178,7 @@ class Scenario:
         for death in self.deaths:
             until_s = math.inf if death.back_after_s is None else death.at_s + death.back_after_s
             found.append(NodeChange(death.at_s, death.node, "gone", death.noticed_after_s, until_s))
+        found += [NodeChange(kill.at_s, kill.node, "ended", kill.noticed_after_s) for kill in self.kills]
         for leave in self.leaves:
             gone_s = leave.at_s + leave.notice_s
             until_s = math.inf if leave.back_after_s is None else gone_s + leave.back_after_s
@@ -176,6 +193,7 @@ class Scenario:
         for i, change in enumerate(self.bandwidth):
             late.append((change.at_s, f"bandwidth[{i}] ({', '.join(change.nodes) or 'every node'}"))
         late += [(each.at_s, f"deaths[{i}] ({each.node}") for i, each in enumerate(self.deaths)]
+        late += [(each.at_s, f"kills[{i}] ({each.node}") for i, each in enumerate(self.kills)]
         late += [(each.at_s, f"leaves[{i}] ({each.node}") for i, each in enumerate(self.leaves)]
         late += [(each.at_s, f"joins[{i}] ({each.node}") for i, each in enumerate(self.joins)]
         for last in self.trace[-1:]:
@@ -192,6 +210,7 @@ class Scenario:
         named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
         named += [(f"bandwidth[{i}].nodes", name) for i, each in enumerate(self.bandwidth) for name in each.nodes]
         may_idle = [(f"deaths[{i}].node", death.node) for i, death in enumerate(self.deaths)]
+        may_idle += [(f"kills[{i}].node", kill.node) for i, kill in enumerate(self.kills)]
         may_idle += [(f"leaves[{i}].node", leave.node) for i, leave in enumerate(self.leaves)]
         may_idle += [(f"joins[{i}].node", join.node) for i, join in enumerate(self.joins)]
         may_idle += [("trace", change.node) for change in self.trace]
@@ -248,6 +267,12 @@ class _DeathEntry(Strict):
     back_after_s: AtLeastZero | None = None
 
 
+class _KillEntry(Strict):
+    node: Text
+    at_s: AtLeastZero
+    noticed_after_s: AtLeastZero = TOLD_S
+
+
 class _LeaveEntry(Strict):
     node: Text
     at_s: AtLeastZero
@@ -291,6 +316,7 @@ class _ScenarioFile(Strict):
     bandwidth: list[_BandwidthEntry] = Field(default_factory=list)
     deaths: list[_DeathEntry] = Field(default_factory=list)
     restart_s: AtLeastZero = RESTART_S
+    kills: list[_KillEntry] = Field(default_factory=list)
     leaves: list[_LeaveEntry] = Field(default_factory=list)
     joins: list[_JoinEntry] = Field(default_factory=list)
     trace: _TraceEntry | None = None
@@ -316,6 +342,7 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
             bandwidth=tuple(BandwidthChange(e.at_s, e.up, e.down, tuple(e.nodes or ())) for e in entry.bandwidth),
             deaths=tuple(Death(e.node, e.at_s, e.noticed_after_s, e.back_after_s) for e in entry.deaths),
             restart_s=entry.restart_s,
+            kills=tuple(Kill(e.node, e.at_s, e.noticed_after_s) for e in entry.kills),
             leaves=tuple(Leave(e.node, e.at_s, e.notice_s, e.back_after_s) for e in entry.leaves),
             joins=tuple(Join(each.node, each.at_s) for each in entry.joins),
             trace=trace,

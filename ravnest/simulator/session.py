@@ -31,8 +31,8 @@ from ravnest.simulator.trace import VirtualResult
 from ravnest.simulator.warm_spares import WarmSpares, with_shadows
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 
-LOOK_EVERY_S = 1.0
-"""How often it is looked what is to be done about clusters that are away."""
+LOOK_EVERY_S = 0.25
+"""How often it is looked what is to be done about clusters that are away: a driver's loop turns more often."""
 HOURS_EVERY_S = 10.0
 """How often nodes' hours are compared with the clock."""
 CONSIDER_EVERY_S = 5.0
@@ -175,13 +175,15 @@ class Session:
             return
         self._presence.take(change)
         match change.kind:
-            case _ if draining and change.kind != "gone":
+            case "notice" | "back" if draining:
                 pass  # nothing is begun any more, and the cluster hands on what it has made in any case
-            case "gone":
+            case "gone" | "ended":
                 self._spares.lost(change.node, self._look_at_spares)
                 for stage in self._on(change.node):
                     if not stage.dead:
                         stage.die()
+                        if change.kind == "ended":
+                            self._spares.ended(self.plan, stage.who)
                         clock.after(change.noticed_after_s, self._lose, (stage, change.node, clock.now_s))
             case "back":
                 self._replacements.node_back(change.node, clock.now_s)
@@ -205,14 +207,14 @@ class Session:
     def _left(self, who: str, reason: str) -> None:
         """A cluster that gave notice has handed on all that it has made."""
         cluster, now_s = self.run.stages[who].cluster, self.run.clock.now_s
-        node = next(iter(each.node for each in self.plan.cluster(cluster).stages if repr(each.node) in reason), "")
+        node = next((each.node for each in self.plan.cluster(cluster).stages if repr(each.node) in reason), "")
         self.absences.append(Absence(cluster, node, now_s, now_s, self.run.samples[cluster], with_notice=True))
         self._out(cluster, who, reason, 0, notice=True)
 
     def _look_at_hours(self, hours: HourWatch) -> None:
+        now_s = self.run.clock.now_s
         if self.run.draining:
             return
-        now_s = self.run.clock.now_s
         for each in hours.turn((self._scenario.begins_at_hour or 0.0) * 3600.0 + now_s):
             self._changed(NodeChange(now_s, each.node, "notice" if each.kind == "leave" else "back", why=each.why))
         self.run.clock.after(HOURS_EVERY_S, self._look_at_hours, hours)
@@ -251,18 +253,16 @@ class Session:
         run, cluster = self.run, stage.cluster
         if stage not in run.rounds.stages(cluster):
             return  # it was lost with its cluster before, which may train again, also with fewer stages
-        reason = f"node {node} is silent since {silent_from_s:g} s"
+        reason, made = f"node {node} is silent since {silent_from_s:g} s", run.samples.get(cluster, 0)
         if cluster in run.rounds.following:
             run.lose(stage.who, reason)
             self._replacements.failed(cluster, reason, run.clock.now_s)
             return
-        made = run.samples[cluster]
         self.absences.append(Absence(cluster, node, silent_from_s, run.clock.now_s, made))
         self._out(cluster, stage.who, reason, made - run.rounds.averaged[cluster])
 
     def _out(self, cluster: str, who: str, reason: str, samples: int, *, notice: bool = False) -> None:
-        run, left = self.run, self._replacements.left
-        places = dict(_places([self.plan.cluster(cluster)]))
+        run, left, places = self.run, self._replacements.left, dict(_places([self.plan.cluster(cluster)]))
         gone = {name for name in places if name == who or run.stages[name].dead}
         if notice:
             gone = {name for name, each in places.items() if each.node in left}
@@ -270,7 +270,7 @@ class Session:
         run.lose(who, reason)
         if not run.draining:
             self._spares.cluster_lost(self.plan, cluster, gone)
-            at_once = not notice and gone <= self._spares.holding(gone).keys()
+            at_once = not notice and gone <= self._spares.takers(gone)
             self._replacements.lost(cluster, samples, run.clock.now_s, at_once=at_once)
             self._keep_looking()
 
@@ -291,9 +291,10 @@ class Session:
             return
         while self._replacements.due(now_s):
             warm = self._spares.holding(who for gone in self._gone.values() for who in gone)
-            for order in self._replacements.tick(self._presence.alive(now_s), now_s, self._rest_s, warm):
+            alive = self._presence.alive(now_s)
+            for order in self._replacements.tick(alive, now_s, self._rest_s, warm, self._spares.there):
                 if isinstance(order, StartCluster):
-                    start_s = WARM_S if order.placement.how == "warm spares" else self._scenario.restart_s
+                    start_s = WARM_S if order.placement.at_once else self._scenario.restart_s
                     run.clock.after(start_s, self._listening, (order, self._spares.take_places(order)))
                 elif isinstance(order, MoveCluster) and order.cluster in run.rounds.training:
                     run.leave(order.cluster, order.reason)

@@ -1,9 +1,10 @@
-"""Who holds the anchor of a simulated cluster's stages when it is lost: warm spares, and stages that stand by.
+"""What is there already when a simulated cluster is lost: warm spares, stages that stand by, and ready processes.
 
 In: what spares shadow, what becomes of nodes and clusters, and the rounds' commits. Out: bytes on the links, and the
 pieces of the anchor that need not be sent. The members of a ring together send each spare that follows it one average
 in every round (decision 96). A spare that takes a place while such bytes are on their way is sent that segment anew,
 where a real one waits for the rest. Stages that live stand by, and hold the anchor until the next commit (decision 80).
+A stage whose process has trained for a while has a ready process beside it, which has no state.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster_planner import Plan, Spare, shadows_among
 from ravnest.pipeline import spare_name, stage_name, stage_place
-from ravnest.recovery import SPARE_AGAIN_S, StartCluster
+from ravnest.recovery import READY_AFTER_S, SPARE_AGAIN_S, StartCluster, beside
 from ravnest.simulator.run import VirtualRun
 from ring_allreduce.transport import Lane
 
@@ -48,7 +49,7 @@ class _Vector:
 
 
 class WarmSpares:
-    """The warm spares of one session, and the stages of lost clusters that stand by."""
+    """The warm spares of one session, the stages of lost clusters that stand by, and ready processes."""
 
     def __init__(self, run: VirtualRun, start_s: float, place: Callable[[str], None]) -> None:
         """`start_s`: how long a process takes to start. `place`: is called with the name of each spare that listens,
@@ -61,6 +62,10 @@ class WarmSpares:
         self._kept: dict[str, tuple[int, dict[str, str]]] = {}
         """By lost cluster: the rounds that were committed then, and the nodes of the stages that stand by."""
         self._looks = False
+        self._began_s: dict[str, float] = {}
+        """By stage: when its process began."""
+        self._ready: set[str] = set()
+        """The stages whose processes have ended, and on whose nodes a ready process waits to take their place."""
 
     def begin(self, plan: Plan, alive: Collection[str]) -> None:
         """The run begins: the plan's spares are there, and hold the weights that everybody begins with."""
@@ -69,6 +74,8 @@ class WarmSpares:
                 self._spares[stage_name(*of)] = _Spare(stage_name(*of), spare.node, listens=True)
         for who in self._spares:
             self._place(spare_name(who))
+        stages = (stage_name(each.name, i) for each in plan.clusters for i in range(len(each.stages)))
+        self._began_s = dict.fromkeys(stages, self._run.clock.now_s)
 
     @property
     def nodes(self) -> dict[str, str]:
@@ -78,6 +85,22 @@ class WarmSpares:
     def holding(self, stages: Iterable[str]) -> dict[str, str]:
         """By stage, of these: the node of its warm spare, where that holds the anchor."""
         return {who: self._spares[who].node for who in stages if who in self._spares and self._spares[who].holds}
+
+    def takers(self, stages: Collection[str]) -> set[str]:
+        """Those of these lost stages whose places need no new process: a warm spare or a ready process takes them."""
+        return {*self.holding(stages), *(self._ready & set(stages))}
+
+    @property
+    def there(self) -> set[str]:
+        """The stages of lost clusters that stand by, or for which a ready process waits on their nodes."""
+        return self._ready | {who for _, kept in self._kept.values() for who in kept}
+
+    def ended(self, plan: Plan, stage: str) -> None:
+        """The process of a stage has ended, and its node is there: the ready process beside it may take its place."""
+        trained_s = self._run.clock.now_s - self._began_s[stage]
+        wanted = plan.job.get("ready_processes", "auto") != "never"
+        if wanted and trained_s >= READY_AFTER_S + self._start_s and stage in beside(plan):
+            self._ready.add(stage)
 
     def look(self, plan: Plan, alive: Collection[str]) -> None:
         """Let nodes that are free follow what they should."""
@@ -112,6 +135,7 @@ class WarmSpares:
         as far as that is known: see `held`."""
         taken = {who: self._spares.pop(who) for who in order.placement.warm if who in self._spares}
         nodes = {stage.node for stage in order.plan.cluster(order.cluster).stages}
+        self._ready = {who for who in self._ready if stage_place(who)[0] != order.cluster}  # they are used up
         anew = order.placement.how in ("other cuts", "nodes that came")
         for who, each in tuple(self._spares.items()):
             if each.node in nodes or (anew and stage_place(who)[0] == order.cluster):
@@ -123,6 +147,8 @@ class WarmSpares:
     def held(self, order: StartCluster, taken: set[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return the segments that need not be sent to a cluster that joins now, those `taken` included."""
         committed, kept = self._kept.pop(order.cluster, (-1, {}))
+        names = [stage_name(order.cluster, i) for i in range(len(order.plan.cluster(order.cluster).stages))]
+        self._began_s |= {who: self._run.clock.now_s for who in names if who not in kept}
         if committed != len(self._run.rounds.committed_s):
             return taken
         stages = enumerate(order.plan.cluster(order.cluster).stages)

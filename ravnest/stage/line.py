@@ -8,6 +8,11 @@ import socket
 import struct
 import threading
 
+GET_READY = b"get ready: "
+"""What stands before an order that is not to be carried out yet: only what it needs is to be loaded."""
+IS_READY = b"ready"
+"""The answer to that."""
+
 _LENGTH = struct.Struct(">Q")
 
 

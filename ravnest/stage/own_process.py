@@ -7,6 +7,8 @@ What the stage is to be holds the user's job and the model's graph. It is pickle
 authenticated channel, as all arguments of Ray's calls do, and comes from the process that has started this one. Nothing
 else is ever unpickled: the answers, which the driver opens, are JSON.
 
+Before that the line may ask it to get ready: it loads the libraries and the code that such a stage needs, and waits.
+
 When the starter is gone, a stage that does not train yet ends. One that trains goes on: its driver may live, or another
 driver may take the run over. How long it waits for one is orphan.py's. In: the descriptor. Out: a stage at work.
 """
@@ -29,8 +31,9 @@ from typing import Any
 import torch
 
 from ravnest.errors import InvalidInput, NodeLost, RavnestError, RunFailed, WrongMessage
+from ravnest.factories import import_modules, resolve
 from ravnest.stage.assembling import began_s
-from ravnest.stage.line import Line
+from ravnest.stage.line import GET_READY, IS_READY, Line
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.orphan import LEAVE_S, Leash
 from ravnest.stage.process import StageProcess
@@ -138,7 +141,13 @@ def serve(
         end: ends the process at once, when the starter is gone and the stage does not train yet.
     """
     leash.allow(START_DEADLINE_S)
-    order: StageOrder = pickle.loads(line.receive())
+    message = line.receive()
+    if message.startswith(GET_READY):
+        line.send(_got_ready(message.removeprefix(GET_READY)))
+        leash.release()  # it waits for as long as its starter lives
+        message = line.receive()
+        leash.allow(START_DEADLINE_S)
+    order: StageOrder = pickle.loads(message)
     try:
         stage = make(*_unpacked(order))
     except Exception as error:  # noqa: BLE001 - every error is the driver's to tell
@@ -167,6 +176,19 @@ def _unpacked(order: StageOrder) -> tuple[StageSetup, str]:
         setup = replace(setup, code=code, successor=None if spare is None else replace(spare, code=code))
     sys.path[:0] = [path for path in setup.code.search_dirs if path not in sys.path]
     return setup, order.host
+
+
+def _got_ready(practice: bytes) -> bytes:
+    """Load what the stage of an order needs, and nothing that holds memory of its own. Returns what is answered."""
+    try:
+        setup, _ = _unpacked(pickle.loads(practice))
+        dirs = [Path(each) for each in setup.code.search_dirs]
+        import_modules(setup.program.imports, dirs)
+        if setup.is_first or setup.is_last:
+            resolve(setup.job.data.factory, dirs)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the stage itself would say so
+        return told(error)
+    return IS_READY
 
 
 def _run(stage: StageProcess, peers: Mapping[str, PeerAddress]) -> StageOutcome:

@@ -40,6 +40,40 @@ def test_a_stage_whose_shell_was_killed_goes_on_and_is_ended_with_its_actor(monk
     assert actor.run(b"")[0] == "died"
 
 
+def test_a_ready_process_takes_the_place_of_one_that_was_killed_and_ends_with_its_actor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stage_host, "PROGRAM", "tests.support.answers_with_its_id")
+    actor = StageActor("c0.s0", b"")
+    _, first = actor.prepare()
+    _, second = actor.make_ready(0.0)
+    assert second != first
+    psutil.Process(int(first)).kill()
+    assert actor.run(b"") == ("died", ended_how(137))
+    assert actor.again(b"") == ("said", second)
+    assert actor.run(b"") == ("said", second)
+    _, third = actor.make_ready(0.0)
+    actor.end()
+    until_gone(int(second))
+    until_gone(int(third))
+    assert actor.make_ready(0.0)[0] == "died", "nobody needs it any more"
+
+
+def test_where_the_ready_process_has_ended_too_a_new_one_takes_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_host, "PROGRAM", "tests.support.answers_with_its_id")
+    actor = StageActor("c0.s0", b"")
+    _, first = actor.prepare()
+    _, second = actor.make_ready(0.0)
+    for each in (first, second):
+        psutil.Process(int(each)).kill()
+        until_gone(int(each))
+    said, third = actor.again(b"")
+    assert said == "said"
+    assert third not in (first, second)
+    actor.end()
+    until_gone(int(third))
+
+
 def until_gone(pid: int) -> None:
     by = time.monotonic() + GONE_BY_S  # a process that was killed ends soon, not at once
     while not is_gone(pid) and time.monotonic() < by:

@@ -75,9 +75,8 @@ class Threads:
         def options(*, node: str, **_: object) -> Any:
             def made(name: str, order: bytes) -> Any:
                 one = actor(name, order)
-                return SimpleNamespace(
-                    prepare=Call(one.prepare, node), run=Call(one.run, node), end=Call(one.end, node)
-                )
+                methods = "prepare", "run", "make_ready", "again", "end"
+                return SimpleNamespace(**{each: Call(getattr(one, each), node) for each in methods})
 
             return SimpleNamespace(remote=made)
 

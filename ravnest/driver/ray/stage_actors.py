@@ -16,6 +16,7 @@ from cluster_planner import Plan
 from ravnest.driver.ray.code_shipping import JobCode
 from ravnest.driver.ray.head_watch import HeadWatch
 from ravnest.driver.ray.processes_here import ProcessesHere
+from ravnest.driver.ray.ready_processes import ReadyProcesses
 from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
 from ravnest.driver.ray.stage_host import Reply, StageActor
 from ravnest.errors import InvalidInput, NodeLost, NodeNotThere, RunFailed
@@ -59,10 +60,12 @@ class RayCluster:
         code: JobCode | None = None,
         log: Path | None = None,
         now: Callable[[], float] = time.monotonic,
+        beside: Callable[[Plan], Collection[str]] = lambda plan: (),
     ) -> None:
         """Join the Ray cluster at `address`, whose nodes get the job's `code`; None starts Ray on this machine.
 
-        What Ray says is appended to the file `log`; `now` is the clock, in seconds. Raises RunFailed or InvalidInput.
+        What Ray says is appended to the file `log`; `now` is the clock, in seconds; `beside` names the stages beside
+        which a ready process is kept. Raises RunFailed or InvalidInput.
         """
         self._now = now
         self._session = RaySession(address, code, log)
@@ -78,6 +81,10 @@ class RayCluster:
         self._gone_s: dict[str, float] = {}
         """By stage whose process here has ended, and whose actor has not said how yet: when that was seen."""
         self._head = None if address is None or self._session.is_local else HeadWatch(address)
+        self._beside = beside
+        self._nodes: dict[str, str] = {}
+        """By stage that has an actor: its node."""
+        self._ready = ReadyProcesses(self._ray)
         self._ending: dict[Any, Any] = {}
         """By call that is to end a stage: its actor, which is not needed any more then."""
 
@@ -125,23 +132,26 @@ class RayCluster:
     def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """Ask Ray for an actor for each stage, on the node that `nodes` names by stage. They start at the same time."""
         remote = self._ray.remote(StageActor)
-        # One call waits for the process, another may end it meanwhile.
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
-        if self._session.is_local:
-            for stage, setup in setups.items():
-                order = packed(StageOrder(setup, LOOPBACK))
-                self._actors[stage] = remote.options(**options).remote(stage, order)
-            return
-        found = self._ray_nodes(plan, list(nodes.values()))
-        shipped = Path(plan.job_file).name if self._session.ships_code else None
+        # One call waits for the process, one for the ready process, and another may end both meanwhile.
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3}
+        local = self._session.is_local
+        found = {} if local else self._ray_nodes(plan, [nodes[stage] for stage in setups])
         for stage, setup in setups.items():
-            node = found[nodes[stage]]
-            at_node = data_of_node(setup.job, plan.fleet.node(nodes[stage]).data)
-            there = remote.options(**options, **self._session.on_node(node))
-            spare = setup.successor
-            with_job = replace(setup, job=at_node, successor=None if spare is None else replace(spare, job=at_node))
-            order = packed(StageOrder(with_job, node.address, shipped))
-            self._actors[stage] = there.remote(stage, order)
+            there = {} if local else self._session.on_node(found[nodes[stage]])
+            order = self._order(plan, setup, nodes[stage], found)
+            self._actors[stage] = remote.options(**options, **there).remote(stage, order)
+            self._nodes[stage] = nodes[stage]
+        self._ready.want(setups, self._beside(plan))
+
+    def _order(self, plan: Plan, setup: StageSetup, node: str, found: Mapping[str, RayNode]) -> bytes:
+        """What a process is to be on a node of the plan; `found` has Ray's by their names."""
+        if self._session.is_local:
+            return packed(StageOrder(setup, LOOPBACK))
+        at_node = data_of_node(setup.job, plan.fleet.node(node).data)
+        spare = setup.successor
+        with_job = replace(setup, job=at_node, successor=None if spare is None else replace(spare, job=at_node))
+        shipped = Path(plan.job_file).name if self._session.ships_code else None
+        return packed(StageOrder(with_job, found[node].address, shipped))
 
     def adopt(self, stages: Mapping[str, StageAddress]) -> None:
         """These stages of the run are at work already: another driver has started them."""
@@ -157,12 +167,20 @@ class RayCluster:
         return _alive(plan, None if self._session.is_local else self._session.nodes())
 
     def begin(self, plan: Plan, setups: Mapping[str, StageSetup]) -> None:
-        """End what is left of these stages, and start an actor for each, on the node that the plan says.
+        """End what is left of these stages, and start a process for each, on the node that the plan says: where a ready
+        one waits there, it is that.
 
         Raises InvalidInput for a node that Ray does not have.
         """
         nodes = {name: plan.cluster(s.cluster).stages[s.index].node for name, s in setups.items()}
-        self.begin_spares(plan, setups, nodes)
+        again = {name for name in self.ready if name in setups and nodes[name] == self._nodes[name]}
+        found = {} if self._session.is_local else self._ray_nodes(plan, [nodes[name] for name in again])
+        if len(again) < len(setups):
+            self.begin_spares(plan, {name: each for name, each in setups.items() if name not in again}, nodes)
+        for name in again:
+            self._ready.take(name)
+            order = self._order(plan, setups[name], nodes[name], found)
+            self._preparing[self._actors[name].again.remote(order)] = name
 
     def begin_spares(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """The same for processes on the nodes that `nodes` names, whatever the plan says."""
@@ -173,7 +191,7 @@ class RayCluster:
     def renamed(self, before: str, after: str) -> None:
         """The process of the stage `before` is that of `after` from now on. What is left of that one ends."""
         self.end([after])
-        self._actors[after] = self._actors.pop(before)
+        self._actors[after], self._nodes[after] = self._actors.pop(before), self._nodes.pop(before)
         self._running = {call: after if stage == before else stage for call, stage in self._running.items()}
 
     def prepared(self, stages: list[str]) -> dict[str, StageAddress | str]:
@@ -197,12 +215,20 @@ class RayCluster:
         """Let these stages enter their loops. `peers` are those that they know at first."""
         said = told(peers)
         self._running |= {self._actors[stage].run.remote(said): stage for stage in stages}
+        for stage in stages:
+            self._ready.entered(stage, self._actors[stage])
+
+    @property
+    def ready(self) -> set[str]:
+        """The stages whose processes have ended, and on whose nodes a ready process waits to take their place."""
+        return self._ready.waiting
 
     def end(self, stages: list[str]) -> None:
         """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
         self.adopted.end(stages)
         self._here.forget(stages)
         for stage in stages:
+            self._ready.forget(stage)
             actor = self._actors.pop(stage, None)
             if actor is not None:
                 self._ending[actor.end.remote()] = actor
@@ -257,6 +283,7 @@ class RayCluster:
         counts: Ray may be slow, or stand still.
         """
         self._let_go()
+        self._ready.look()
         ends = [StageEnded(stage, None, "its process has ended") for stage in self.adopted.take_ended()]
         if not self._running:
             return ends
@@ -272,6 +299,7 @@ class RayCluster:
             else:
                 died = isinstance(said, str)
                 ends.append(StageEnded(stage, None, said) if died else StageEnded(stage, said))
+                self._ready.ended(stage)
         self._here.forget([end.stage for end in ends])
         return ends + self._untold()
 

@@ -25,7 +25,7 @@ class Processes:
     def __init__(self, plan):
         self.nodes = {node.name for node in plan.fleet.nodes}
         self.begun, self.entered, self.ended, self.answers = [], [], [], {}
-        self.refusal = None
+        self.refusal, self.ready = None, set()
 
     def alive(self, plan):
         return self.nodes

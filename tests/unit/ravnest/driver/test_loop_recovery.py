@@ -36,7 +36,7 @@ class Processes:
     """Processes that listen as soon as they are begun, unless they are `slow`."""
 
     def __init__(self):
-        self.begun, self.ended, self.slow = [], [], False
+        self.begun, self.ended, self.slow, self.ready = [], [], False, ()
 
     def alive(self, plan):
         return {node.name for node in plan.fleet.nodes}

@@ -68,6 +68,8 @@ class WarmRun:
 
     # ClusterProcesses and SpareProcesses, played on the run's network.
 
+    ready = ()
+
     def alive(self, plan):
         return set(plan.fleet.names) - self.gone
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Node, Spare
-from ravnest.recovery.placing import START_S, WARM_S, Nodes, Place, place, refused
+from cluster_planner import Node, SpanCosts, Spare
+from ravnest.recovery.placing import START_S, WARM_S, Nodes, Place, beside, place, refused
 from tests.support.local import setups_of, tiny_job
 
 
@@ -32,6 +32,43 @@ def test_a_stage_goes_back_to_its_node_while_that_is_alive():
     assert (found.placement.plan, found.placement.how, found.reason) == (plan, "own nodes", "")
     assert found.placement.change_s > START_S
     assert found.placement.gained_per_s > 0
+
+
+def test_where_no_stage_needs_a_new_process_the_start_of_one_is_not_counted():
+    plan = plan_of()
+    own = of(plan, "c0")
+    cold, partly, there = (
+        place(plan, "c0", Nodes(own, there=there), ["c1"]) for there in ((), ["c0.s1"], ["c0.s0", "c0.s1"])
+    )
+    assert all(isinstance(found, Place) and found.placement.how == "own nodes" for found in (cold, partly, there))
+    assert [found.placement.at_once for found in (cold, partly, there)] == [False, False, True]
+    assert partly.placement.change_s == cold.placement.change_s
+    assert there.placement.change_s == pytest.approx(cold.placement.change_s - START_S + WARM_S)
+
+
+def test_a_process_that_is_there_is_of_no_use_where_its_node_is_not():
+    plan = plan_of(("spare", 1e12, 10**12))
+    found = place(plan, "c0", Nodes(of(plan, "c0")[:1], ["spare"], there=["c0.s0", "c0.s1"]), ["c1"])
+    assert isinstance(found, Place)
+    assert (found.placement.how, found.placement.at_once) == ("spares", False)
+
+
+def test_a_warm_spare_and_a_ready_process_together_need_no_start():
+    plan = plan_of(("warm", 1e12, 10**12))
+    found = place(plan, "c0", Nodes(of(plan, "c0"), ["warm"], {"c0.s1": "warm"}, ["c0.s0"]), ["c1"])
+    assert isinstance(found, Place)
+    assert (found.placement.warm, found.placement.at_once) == (("c0.s1",), True)
+
+
+def test_a_ready_process_is_beside_stages_whose_nodes_have_the_memory():
+    plan = plan_of()
+    assert beside(plan) == {"c0.s0", "c0.s1", "c1.s0"}
+    cluster, (_, stage) = plan.cluster("c0"), plan.cluster("c0").stages
+    needed = SpanCosts(plan.costs, plan.workload).stage_memory_bytes(*stage.units, (1, 2), cluster.window)
+    node = stage.node
+    for extra, found in ((0, False), (plan.workload.process_bytes - 1, False), (plan.workload.process_bytes, True)):
+        nodes = [replace(each, memory_bytes=needed + extra) if each.name == node else each for each in plan.fleet.nodes]
+        assert ("c0.s1" in beside(replace(plan, fleet=replace(plan.fleet, nodes=tuple(nodes))))) == found
 
 
 def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():

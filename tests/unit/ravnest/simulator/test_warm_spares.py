@@ -1,11 +1,12 @@
-"""Warm spares of a simulated run: they take the places of lost stages without a start, and cost bytes."""
+"""What takes the places of lost stages in a simulated run without a start: warm spares, which cost bytes, and ready
+processes."""
 
 from dataclasses import replace
 
 import pytest
 
 from cluster_planner import Plan, Spare
-from ravnest.simulator import Death, Scenario, SimulatedRun, simulate
+from ravnest.simulator import Death, Kill, Scenario, SimulatedRun, simulate
 from ravnest.simulator.warm_spares import with_shadows
 from tests.unit.ravnest.simulator.test_session import FIRST, HOME, SPARED
 
@@ -65,6 +66,32 @@ def test_a_node_that_is_free_again_shadows_where_losses_are_known_to_come() -> N
     assert second.nodes[0] == FIRST
     assert second.back_s is not None
     assert second.back_s - second.lost_s < AT_ONCE_S
+
+
+def killed(plan: Plan, *at_s: float) -> list[float]:
+    kills = tuple(Kill(FIRST, each) for each in at_s)
+    return took_s(simulate(plan, Scenario(kills=kills, restart_s=START_S), seconds=300.0))
+
+
+def test_a_ready_process_takes_the_place_of_one_that_ended_but_not_that_of_a_node_that_is_gone() -> None:
+    node = next(each for each in SPARED.fleet.nodes if each.name == FIRST)
+    assert node.memory_bytes > HOME.predicted.clusters[0].stages[0].memory_bytes + HOME.workload.process_bytes
+    assert killed(SPARED, 60.0)[0] < AT_ONCE_S
+    assert killed(replace(SPARED, job={**SPARED.job, "ready_processes": "never"}), 60.0)[0] > START_S
+    assert took_s(run(SPARED, Death(FIRST, 60.0, 1.0, back_after_s=1.0)))[0] > START_S
+
+
+def test_a_ready_process_is_there_once_its_stage_has_trained_for_a_while() -> None:
+    early, at_once, again = killed(SPARED, 20.0, 150.0, 160.0)
+    assert early > START_S
+    assert at_once < AT_ONCE_S
+    assert again > START_S, "the next one had not started yet"
+
+
+def test_a_ready_process_needs_memory() -> None:
+    needed = HOME.predicted.clusters[0].stages[0].memory_bytes
+    small = (replace(node, memory_bytes=needed) if node.name == FIRST else node for node in SPARED.fleet.nodes)
+    assert killed(replace(SPARED, fleet=replace(SPARED.fleet, nodes=tuple(small))), 60.0)[0] > START_S
 
 
 def test_shadows_of_a_plan_are_those_that_follow() -> None:

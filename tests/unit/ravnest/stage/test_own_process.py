@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ravnest.errors import InvalidInput, NodeLost, RunFailed, WrongMessage
-from ravnest.stage.line import Line
+from ravnest.stage.line import GET_READY, IS_READY, Line
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.orphan import LEAVE_S, Leash
 from ravnest.stage.own_process import (
@@ -73,7 +73,7 @@ class Starter(Line):
         self.heard: list[Any] = []
 
     def send(self, message: bytes) -> None:
-        self.heard.append(heard(message))
+        self.heard.append(message if message == IS_READY else heard(message))
 
     def receive(self) -> bytes:
         if self._says:
@@ -92,6 +92,22 @@ def made(error: Exception | None = None) -> Any:
     stage = Process(None, "127.0.0.1")
     stage.error = error
     return stage
+
+
+def test_a_process_that_is_to_get_ready_waits_without_a_limit_and_is_a_stage_then() -> None:
+    starter, leash = Starter(GET_READY + order(), order(), told({"driver": Process.address})), Watched()
+    serve(starter, leash, lambda setup, host: cast("Any", made()))
+    ready, address, outcome = starter.heard
+    assert (ready, address.samples, outcome) == (IS_READY, (240, 10), StageOutcome())
+    assert leash.lengths == [START_DEADLINE_S, None, START_DEADLINE_S, START_DEADLINE_S, None, LEAVE_S]
+
+
+def test_what_keeps_a_process_from_getting_ready_is_said() -> None:
+    starter = Starter(GET_READY + b"no order", leaves=True)
+    with pytest.raises(EOFError):
+        serve(starter, Watched(), lambda setup, host: cast("Any", made()))
+    (said,) = starter.heard
+    assert isinstance(said, RunFailed)
 
 
 @pytest.mark.parametrize(

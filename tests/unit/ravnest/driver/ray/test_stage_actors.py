@@ -1,6 +1,6 @@
 """Stages as Ray's actors, with stand-ins for Ray and for the process of a stage."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +11,10 @@ from ravnest.driver.ray import stage_actors
 from ravnest.driver.ray.session import RayNode
 from ravnest.driver.ray.stage_actors import SAYS_HOW_S, RayCluster
 from ravnest.errors import InvalidInput, NodeLost
+from ravnest.stage.line import IS_READY
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.own_process import StageOutcome, process_space, told
-from ravnest.stage.setup import StageAddress
+from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.transport import PeerAddress
 from tests.support.local import setups_of, tiny_job
 
@@ -34,10 +35,19 @@ class Session:
         return self.listed
 
 
-def cluster(monkeypatch: pytest.MonkeyPatch, session: Session, now: Callable[[], float] = lambda: 0.0) -> RayCluster:
+def cluster(
+    monkeypatch: pytest.MonkeyPatch,
+    session: Session,
+    now: Callable[[], float] = lambda: 0.0,
+    beside: Callable[[Plan], Collection[str]] = lambda plan: (),
+) -> RayCluster:
     monkeypatch.setattr(stage_actors, "RaySession", lambda address, code, log: session)
     monkeypatch.setattr(stage_actors, "HeadWatch", lambda address: SimpleNamespace(take=lambda: ["it is silent"]))
-    return RayCluster(None if session.is_local else "192.0.2.99:6379", now=now)
+    return RayCluster(None if session.is_local else "192.0.2.99:6379", now=now, beside=beside)
+
+
+def nodes_of(plan: Plan, setups: Mapping[str, StageSetup]) -> dict[str, str]:
+    return {name: plan.cluster(each.cluster).stages[each.index].node for name, each in setups.items()}
 
 
 def test_the_stages_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
@@ -94,7 +104,7 @@ def starting(monkeypatch: pytest.MonkeyPatch, ray: Starting) -> RayCluster:
     session.ray = cast("Any", ray)
     setups, plan = setups_of(tiny_job(), parts=(1,))
     made = cluster(monkeypatch, session)
-    made.place(plan, setups, {})
+    made.place(plan, setups, nodes_of(plan, setups))
     return made
 
 
@@ -132,7 +142,8 @@ class Calls:
                 return f"{stage} end {len(self.ended)}"
 
             end_call = SimpleNamespace(remote=end)
-            return SimpleNamespace(name=stage, prepare=call("prepare"), run=call("run"), end=end_call)
+            calls = {kind: call(kind) for kind in ("prepare", "run", "make_ready", "again")}
+            return SimpleNamespace(name=stage, **calls, end=end_call)
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made))
 
@@ -155,8 +166,7 @@ def test_stages_that_begin_anew_are_told_of_once_and_their_old_processes_no_more
     session.ray = ray  # type: ignore[assignment]
     made = cluster(monkeypatch, session)
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
-    nodes = {name: plan.cluster(each.cluster).stages[each.index].node for name, each in setups.items()}
-    made.place(plan, setups, nodes)
+    made.place(plan, setups, nodes_of(plan, setups))
     made.start({})
     lost = {name: setup for name, setup in setups.items() if setup.cluster == "c0"}
     assert made.alive(plan) == {node.name for node in plan.fleet.nodes}
@@ -176,12 +186,30 @@ def test_stages_that_begin_anew_are_told_of_once_and_their_old_processes_no_more
     assert ray.ended == ["c0.s0", "c0.s1"] * 2
 
 
+def test_a_ready_process_takes_the_place_of_one_that_died_beside_its_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0", "c0.s1"})
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, nodes_of(plan, setups))
+    made.start({})
+    ray.outcomes = {"c0.s0 make_ready": ("said", IS_READY), "c0.s1 make_ready": ("said", IS_READY)}
+    assert made.ended() == []
+    ray.outcomes |= {"c0.s0 run": ("died", "killed"), "c0.s1 run": Calls.RayError("gone")}
+    assert [end.stage for end in made.ended()] == ["c0.s0", "c0.s1"]
+    assert made.ready == {"c0.s0"}, "the other's actor is gone, and its ready process with it"
+    ray.outcomes = {"c0.s0 again": ("said", told(AT)), "c0.s1 prepare": ("said", told(AT))}
+    made.begin(plan, {name: setups[name] for name in ("c0.s0", "c0.s1")})
+    assert (ray.ended, made.ready) == (["c0.s1"], set())
+    assert made.prepared(["c0.s0", "c0.s1"]) == {"c0.s0": AT, "c0.s1": AT}
+
+
 def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     session, ray = Session(local=True), Calls()
     session.ray = ray  # type: ignore[assignment]
     made = cluster(monkeypatch, session)
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
-    made.place(plan, setups, {})
+    made.place(plan, setups, nodes_of(plan, setups))
     made.start({})
     ray.outcomes = {"c0.s0 run": ("died", "killed"), "c0.s1 run": Calls.RayError("gone"), "c1.s0 run": MemoryError()}
     ends = {end.stage: end for end in made.ended()}
@@ -200,7 +228,7 @@ def test_the_end_of_a_process_here_is_told_where_its_actor_says_nothing(monkeypa
     session.ray = ray  # type: ignore[assignment]
     made = cluster(monkeypatch, session, lambda: clock[0])
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
-    made.place(plan, setups, {})
+    made.place(plan, setups, nodes_of(plan, setups))
     ray.outcomes = {f"{stage} prepare": ("said", told(AT if stage == "c1.s0" else GONE)) for stage in setups}
     made.prepare(START_DEADLINE_S)
     made.start({})
@@ -221,7 +249,7 @@ def test_a_machine_without_memory_is_named_while_stages_start(monkeypatch: pytes
     session.ray = ray  # type: ignore[assignment]
     made = cluster(monkeypatch, session)
     setups, plan = setups_of(tiny_job(), parts=(1,))
-    made.place(plan, setups, {})
+    made.place(plan, setups, nodes_of(plan, setups))
     ray.outcomes = {"c0.s0 prepare": MemoryError()}
     with pytest.raises(NodeLost, match=r"c0\.s0 could not start: Ray has ended its actor to free memory.*memory_gb"):
         made.prepare(START_DEADLINE_S)
