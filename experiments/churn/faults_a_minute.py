@@ -60,7 +60,7 @@ def measure(*, quick: bool) -> Part:
     for title, job, spares in runs[: 1 if quick else 3]:
         plan = _plan(names, job, spares)
         free = simulate(plan, seconds=seconds)
-        disturbed = Scenario(deaths=faults(names, seconds))
+        disturbed = Scenario(kills=faults(names, seconds))
         run = simulate(plan, disturbed, seconds=seconds)
         share = run.goodput_per_s / free.goodput_per_s
         best = max(best, free.goodput_per_s)

@@ -70,6 +70,7 @@ def rented_fleet(kind: str, names: Collection[str], mtbf_s: float | None = None)
             name=name,
             flops_per_s=GPUS[kind],
             memory_bytes=16 * 10**9,
+            device="cuda",
             up_bytes_per_s=rate,
             down_bytes_per_s=rate,
             region="site",

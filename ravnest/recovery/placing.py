@@ -145,13 +145,17 @@ def _all_there(made: Cluster, nodes: Nodes) -> bool:
 
 
 def beside(plan: Plan) -> set[str]:
-    """The stages of the plan beside whose process a ready one finds room in the memory of their nodes."""
+    """The stages of the plan beside whose process a ready one finds room in the memory of their nodes.
+
+    Where they compute on a device, the plan knows the memory of that alone, of which a ready process takes nothing.
+    """
     spans, found = SpanCosts(plan.costs, plan.workload), set()
     for cluster in plan.clusters:
         for index, stage in enumerate(cluster.stages):
             place_ = index, len(cluster.stages)
+            node = plan.fleet.node(stage.node)
             needed = spans.stage_memory_bytes(*stage.units, place_, cluster.window, recomputes=stage.recomputes)
-            if needed + plan.workload.process_bytes <= plan.fleet.node(stage.node).memory_bytes:
+            if node.device != "cpu" or needed + plan.workload.process_bytes <= node.memory_bytes:
                 found.add(stage_name(cluster.name, index))
     return found
 

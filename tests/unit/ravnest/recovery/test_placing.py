@@ -69,6 +69,8 @@ def test_a_ready_process_is_beside_stages_whose_nodes_have_the_memory():
     for extra, found in ((0, False), (plan.workload.process_bytes - 1, False), (plan.workload.process_bytes, True)):
         nodes = [replace(each, memory_bytes=needed + extra) if each.name == node else each for each in plan.fleet.nodes]
         assert ("c0.s1" in beside(replace(plan, fleet=replace(plan.fleet, nodes=tuple(nodes))))) == found
+    devices = tuple(replace(each, memory_bytes=needed, device="cuda") for each in plan.fleet.nodes)
+    assert "c0.s1" in beside(replace(plan, fleet=replace(plan.fleet, nodes=devices)))
 
 
 def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():
