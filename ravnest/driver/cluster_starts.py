@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster_planner import Plan
-from ravnest.driver.instructions import Instruction, RecordClusterLost
+from ravnest.driver.instructions import Instruction, RecordClusterLost, RecordRoundCommitted
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.warm_spares import WarmSpares
 from ravnest.errors import RavnestError, RunFailed
@@ -162,7 +162,9 @@ class ClusterStarts:
         return True
 
     def observe(self, instruction: Instruction) -> None:
-        """Tell warm spares of what has been carried out."""
+        """What has been carried out: a round that is committed, say."""
+        if isinstance(instruction, RecordRoundCommitted):
+            self.replacements.averaged(instruction.averaged)
         if self.warm is not None:
             self.warm.observe(instruction)
 

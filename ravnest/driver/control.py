@@ -338,7 +338,7 @@ class RunControl:
         last = round_ == self._last_round
         due = self._saving.due(self.samples) or (self.clusters.newcomers.wait_for(round_) and not self.saving)
         save = last or (due and not self._last_round)
-        out: list[ins.Instruction] = [ins.RecordRoundCommitted(round_, self.samples)]
+        out: list[ins.Instruction] = [ins.RecordRoundCommitted(round_, self.samples, self.accounts.averaged)]
         if save:
             out.append(self._begin_checkpoint(round_))
         for name in self.clusters.names:

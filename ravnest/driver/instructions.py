@@ -5,7 +5,7 @@ run is.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ravnest.stage import messages as m
@@ -157,6 +157,8 @@ class RecordRoundCommitted:
 
     round: int
     samples: int
+    averaged: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """By cluster: the updates of it that are in the anchor now."""
 
 
 @dataclass(frozen=True)

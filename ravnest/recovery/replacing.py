@@ -11,7 +11,7 @@ often within a while stays out for good: what kills it would kill it again.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -20,6 +20,7 @@ from ravnest.pipeline import stage_name
 from ravnest.recovery.improving import Improvement, addition, improvement
 from ravnest.recovery.nodes_left import NodesLeft
 from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused
+from ravnest.recovery.starts import Starts
 
 FIRST_WAIT_S = 2.0
 """How long a try waits after the loss: what the lost processes held has to be free."""
@@ -32,10 +33,6 @@ LOOK_AGAIN_S = 10.0
 
 LEAVES_S = 120.0
 """A cluster that is told to leave, so that it can be planned anew, has left after so long, or it does not."""
-
-MOST_STARTS = 5
-"""A cluster is started at most so often within WINDOW_S."""
-WINDOW_S = 600.0
 
 HANDOVER_S = 300.0
 """The longest time without one more piece of state arriving at a cluster that is handed the anchor."""
@@ -108,7 +105,6 @@ class _Away:
     failures: int = 0
     told: str = ""
     """Why it last could not be started, so that it is said once."""
-    starts: list[float] = field(default_factory=list)
     shared: bool = False
     """Whether its nodes are spares of the others."""
     better: Improvement | None = None
@@ -142,7 +138,7 @@ class Replacements:
         self._left = NodesLeft() if left is None else left
         self._left_look_s = 0.0
         """When it is looked next whether one of them is switched off by now, or was and is there again."""
-        self._before: dict[str, list[float]] = {}
+        self._starts = Starts()
         self._slow: dict[str, float] = {}
         self._moving: dict[str, Improvement] = {}
         """The cluster that was told to leave last, and as what it is better."""
@@ -176,9 +172,9 @@ class Replacements:
         `at_once`: warm spares or ready processes can take the places of all its lost stages, so that nothing is waited
         for.
         """
-        starts, better = self._before.pop(cluster, []), self._moving.pop(cluster, None)
+        better = self._moving.pop(cluster, None)
         due_s = now_s if at_once else now_s + FIRST_WAIT_S
-        self._away[cluster] = _Away(now_s, samples, due_s, starts=starts, better=better)
+        self._away[cluster] = _Away(now_s, samples, due_s, better=better)
 
     def node_left(self, node: str, *, by_clock: bool = False, noticed: bool = False) -> None:
         """A node leaves with notice (NodesLeft.leave): nothing is started there until it is back."""
@@ -189,9 +185,10 @@ class Replacements:
         self._left.back(node)
         self._idle.discard(node)
         self._look_s = now_s + LOOK_AGAIN_S
-        for away in self._away.values():
+        for name, away in self._away.items():
             if away.waits:
-                away.phase, away.due_s, away.told, away.starts = "waiting", now_s, "", []
+                away.phase, away.due_s, away.told = "waiting", now_s, ""
+                self._starts.forgive(name)
 
     def node_joined(self, plan: Plan, node: str, now_s: float) -> None:
         """A node has come that was not in the plan, and is in this one."""
@@ -231,6 +228,7 @@ class Replacements:
         """
         orders: list[Order] = []
         self._left.look(alive)
+        self._starts.look(alive)
         self._left_look_s = now_s + LOOK_AGAIN_S
         for name, away in list(self._away.items()):
             if late := self._late(away, now_s):
@@ -288,11 +286,9 @@ class Replacements:
         away = self._away.get(cluster)
         if away is None or away.phase not in ("starting", "joining", "handing"):
             return []
-        recent = [start for start in away.starts if now_s - start < WINDOW_S]
-        if len(recent) >= MOST_STARTS:
+        if too_many := self._starts.too_many(cluster, now_s):
             away.phase = "out"
-            said = f"{reason}; it was started {len(recent)} times within {WINDOW_S / 60:.0f} min"
-            return [TryFailed(cluster, said, None)]
+            return [TryFailed(cluster, f"{reason}; {too_many}", None)]
         wait_s = self._wait_s(away)
         away.phase, away.due_s = "waiting", now_s + wait_s
         return [TryFailed(cluster, reason, wait_s)]
@@ -303,13 +299,16 @@ class Replacements:
         away = self._away[cluster]
         assert away.before is not None
         self.plan, away.better, away.told = away.before
-        away.starts.pop()
+        self._starts.undo(cluster)
         return self._cannot(cluster, away, reason, (), now_s, self._wait_s(away))
+
+    def averaged(self, given: Mapping[str, int]) -> None:
+        """A round is committed; `given` is by cluster what of its work is in the anchor, in any unit."""
+        self._starts.averaged(given)
 
     def trains(self, cluster: str, now_s: float) -> Replaced:
         """The cluster trains again."""
         away = self._away.pop(cluster)
-        self._before[cluster] = away.starts
         self._look_s = now_s + LOOK_AGAIN_S
         nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
         return Replaced(cluster, nodes, now_s - away.lost_s, away.samples)
@@ -333,10 +332,9 @@ class Replacements:
         return None
 
     def _try(self, cluster: str, away: _Away, nodes: Nodes, now_s: float, rest_s: float) -> list[Order]:
-        recent = [start for start in away.starts if now_s - start < WINDOW_S]
-        if len(recent) >= MOST_STARTS:
+        if too_many := self._starts.too_many(cluster, now_s):
             away.phase = "out"
-            return [TryFailed(cluster, f"it was started {len(recent)} times within {WINDOW_S / 60:.0f} min", None)]
+            return [TryFailed(cluster, too_many, None)]
         others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
         found: Place | str
         better, away.better = away.better, None
@@ -357,7 +355,7 @@ class Replacements:
         away.before = self.plan, better, away.told
         self.plan = found.placement.plan
         away.phase, away.began_s, away.told, away.shared = "starting", now_s, "", False
-        away.starts = [*recent, now_s]
+        self._starts.began(cluster, now_s, (stage.node for stage in self.plan.cluster(cluster).stages))
         return [StartCluster(cluster, found.placement, found.reason, rest_s)]
 
     def _cannot(

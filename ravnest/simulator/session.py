@@ -274,10 +274,6 @@ class Session:
             self._replacements.lost(cluster, samples, run.clock.now_s, at_once=at_once)
             self._keep_looking()
 
-    def _absence(self, cluster: str) -> Absence | None:
-        """Return what is known of the cluster's absence, where it does not train now."""
-        return next((each for each in self.absences if each.cluster == cluster and each.back_s is None), None)
-
     def _keep_looking(self) -> None:
         """From now on, look what is due. Before the first change there is nothing to look at."""
         if not self._looking:
@@ -344,7 +340,8 @@ class Session:
 
     def _trains(self, cluster: str) -> None:
         now_s = self.run.clock.now_s
-        replaced, absence = self._replacements.trains(cluster, now_s), self._absence(cluster)
+        replaced = self._replacements.trains(cluster, now_s)
+        absence = next((each for each in self.absences if each.cluster == cluster and each.back_s is None), None)
         if absence is not None:
             absence.back_s, absence.nodes = now_s, tuple(replaced.nodes.values())
             absence.averaged = self.run.rounds.averaged[cluster]
@@ -375,6 +372,7 @@ class Session:
 
     def _committed(self, _: int) -> None:
         self._spares.committed()
+        self._replacements.averaged(self.run.rounds.averaged)
         samples = self.averaged
         if self.saved is None or self._save_next or samples - self.saved[1] >= self._save_every:
             self.saved, self._save_next = (self.run.clock.now_s, samples), False

@@ -7,11 +7,12 @@ import pytest
 
 from cluster_planner import Fleet
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
-from ravnest.driver.instructions import RecordClusterLost
+from ravnest.driver.instructions import RecordClusterLost, RecordRoundCommitted
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import InvalidInput, NodeNotThere
 from ravnest.recovery import with_nodes
 from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements, StartCluster, TryFailed
+from ravnest.recovery.starts import MOST_STARTS
 from ravnest.stage import messages as m
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import InProcessNetwork, PeerAddress
@@ -137,6 +138,48 @@ def test_a_stage_that_stands_by_is_not_started_and_speaks_in_the_epoch_of_the_lo
     assert entered == ["c0.s1"]
     epochs = {name: setup.transport.epoch for name, setup in bench.rings.of_cluster("c0").items()}
     assert epochs == {"c0.s0": 5, "c0.s1": 7}
+
+
+def test_a_cluster_whose_work_is_averaged_between_its_losses_is_always_started_again():
+    bench = Bench()
+    for number in range(3 * MOST_STARTS):
+        bench.turn(10.0 * number + FIRST_WAIT_S)
+        assert len(bench.processes.begun) == number + 1
+        bench.listen("c0.s0", "c0.s1")
+        bench.turn(10.0 * number + 3.0)
+        bench.starts.replacements.trains("c0", 10.0 * number + 4.0)
+        for updates in (number, number + 1):
+            bench.starts.observe(RecordRoundCommitted(number, 100 * number, {"c0": updates}))
+        bench.starts.lost(RecordClusterLost("c0", "c0.s1", "it died", 0, ("c1",)), 5, 10.0 * (number + 1))
+
+
+def test_where_a_ready_process_waits_nothing_else_is_waited_for():
+    bench = Bench()
+    bench.processes.ready = {"c0.s1"}
+    bench = standing_by(bench)
+    bench.turn(0.0)
+    (begun,) = bench.processes.begun
+    assert set(begun) == {"c0.s1"}
+
+
+def test_a_ready_process_of_one_stage_does_not_hurry_the_start_of_two():
+    bench = Bench()
+    bench.processes.ready = {"c0.s0"}
+    lost = RecordClusterLost("c0", "c0.s1", "it is silent", 0, ("c1",))
+    bench.starts.lost(lost, 5, 0.0)
+    bench.turn(0.0)
+    assert bench.processes.begun == []
+    bench.turn(FIRST_WAIT_S)
+    assert len(bench.processes.begun) == 1
+
+
+def test_two_processes_that_end_together_are_both_replaced_by_ready_ones():
+    bench = Bench()
+    bench.processes.ready = {"c0.s0", "c0.s1"}
+    standing_by(bench).starts.ended("c0.s0")
+    bench.turn(0.0)
+    (begun,) = bench.processes.begun
+    assert set(begun) == {"c0.s0", "c0.s1"}
 
 
 def test_one_that_ends_while_it_stands_by_is_started_too():

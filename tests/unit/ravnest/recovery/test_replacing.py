@@ -16,8 +16,6 @@ from ravnest.recovery.replacing import (
     HANDOVER_S,
     LEAVES_S,
     LOOK_AGAIN_S,
-    MOST_STARTS,
-    WINDOW_S,
     MoveCluster,
     Replaced,
     Replacements,
@@ -25,6 +23,7 @@ from ravnest.recovery.replacing import (
     StartCluster,
     TryFailed,
 )
+from ravnest.recovery.starts import MOST_STARTS, WINDOW_S
 from tests.support.local import setups_of, tiny_job
 
 START_S = 30.0
@@ -125,6 +124,20 @@ def test_one_that_trains_for_a_while_between_its_losses_is_always_replaced():
         machine.listening("c1", now_s + FIRST_WAIT_S)
         machine.trains("c1", now_s + FIRST_WAIT_S)
         now_s += 1.1 * WINDOW_S / (MOST_STARTS - 1)
+
+
+def test_one_whose_work_is_averaged_between_its_losses_is_always_replaced():
+    plan = plan_of()
+    machine = Replacements(plan, start_s=START_S)
+    for number in range(3 * MOST_STARTS):
+        now_s = 20.0 * number
+        machine.lost("c1", 0, now_s)
+        (order,) = machine.tick(everyone(plan), now_s + FIRST_WAIT_S)
+        assert isinstance(order, StartCluster)
+        machine.listening("c1", now_s + FIRST_WAIT_S)
+        machine.trains("c1", now_s + FIRST_WAIT_S)
+        machine.averaged({"c0": 10 * number, "c1": number})
+        machine.averaged({"c0": 10 * number, "c1": number + 1})
 
 
 def test_nothing_is_started_on_a_node_that_left_before_it_is_back():
@@ -322,7 +335,9 @@ def test_every_history_ends_with_the_cluster_in_the_run_out_of_it_or_waiting_for
         orders = machine.tick(alive, now_s)
         for order in orders:
             if isinstance(order, StartCluster):
-                starts.append(now_s)
+                starts.append((now_s, {stage.node for stage in order.plan.cluster("c0").stages}))
+                against = [each for at_s, each in starts if now_s - at_s < WINDOW_S]
+                assert sum(each <= alive for each in against) <= MOST_STARTS
                 assert {stage.node for stage in order.plan.cluster("c0").stages} <= alive
         if machine.starting and chance.random() < 0.5:
             machine.listening("c0", now_s)
@@ -331,8 +346,6 @@ def test_every_history_ends_with_the_cluster_in_the_run_out_of_it_or_waiting_for
         if "c0" in machine and not machine.starting and chance.random() < 0.02:
             machine.trains("c0", now_s)
             machine.lost("c0", 0, now_s)
-    for start in starts:
-        assert sum(start <= each < start + WINDOW_S for each in starts) <= MOST_STARTS
 
 
 def test_twenty_nodes_that_come_at_once_make_further_clusters_one_after_the_other_and_their_losses_are_replaced():
