@@ -298,9 +298,8 @@ class Job(Section):
 
     @property
     def file(self) -> Path:
-        """The job.yaml that it was read from, or the module or package of its callables; code lies in the same folder.
-
-        A job that names its code in text only is taken to be in the folder that one works in.
+        """The job.yaml that it was read from, or the module or package of its callables; code lies in the same folder,
+        which is the one that one works in for a job that names its code in text only.
         """
         return self._file if self._file is not None else Path.cwd() / "Job"
 
