@@ -5,7 +5,7 @@ against a cluster. Two kinds do not. One of a node that is gone: it was the mach
 something to a round: it gets somewhere between its losses, whatever they are.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 MOST_STARTS = 5
 """A cluster is started at most so often within WINDOW_S."""
@@ -20,9 +20,9 @@ class Starts:
         """By cluster: when it was started, and on which nodes."""
         self._given: dict[str, int] = {}
         """By cluster that was started: its work that was in the anchor when that was heard of first."""
-        self._alive: Collection[str] = ()
+        self._alive: frozenset[str] = frozenset()
 
-    def look(self, alive: Collection[str]) -> None:
+    def look(self, alive: Iterable[str]) -> None:
         """These nodes are alive."""
         self._alive = frozenset(alive)
 
