@@ -15,6 +15,7 @@ from cluster_planner.advice.plan_warnings import (
     predicted_again,
     starved_by_data,
 )
+from cluster_planner.advice.region_places import region_places
 from cluster_planner.advice.single_changes import most_helpful_changes
 from cluster_planner.advice.warm_spares import shadows_among
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan, RavnestError
@@ -181,6 +182,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "most_of_a_round",
     "outdated",
     "predicted_again",
+    "region_places",
     # Files: nodes.yaml, plan.yaml, and other YAML files in the same manner; the units of their keys.
     "AtLeastZero",
     "Positive",

@@ -1,15 +1,17 @@
 """Pictures of plans as PNG files: who runs which units, and of large fleets what matters of them.
 
 In: a plan. Out: a file. A plan of up to FEW_STAGES stages shows each with its words. A larger one shows its clusters as
-rows of boxes in the colours of their regions, of many clusters the first, beside them the slowest links in use and the
-spares by region; its picture has the same size whatever the fleet's.
+rows of boxes in the colours of their regions. Of many clusters each region shows some, from its slowest to its fastest,
+and how many more it has. Beside them stand a map of the regions, on which near is a short latency, the slowest links in
+use, and the spares by region. The picture has the same size whatever the fleet's.
 """
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from cluster_planner import Cluster, ClusterPrediction, Plan, format_count, format_rate
+from cluster_planner import Cluster, ClusterPrediction, Plan, format_count, format_rate, region_places
 from ravnest.formatting import listed
 from ravnest.pictures import blank, save
 
@@ -34,13 +36,15 @@ LEGEND = (
 FEW_STAGES = 24
 """A plan of more stages is drawn without words in its boxes."""
 MOST_ROWS = 32
-"""Of more clusters the first are drawn."""
+"""Of more clusters some of each region are drawn."""
 LONGEST_ROW = 16
 """A plan with more stages in one cluster is drawn without words, too."""
 SLOWEST_LINKS = 10
 MOST_REGIONS = 10
 """So many regions have a colour of their own: those with most stages."""
 _OTHER = "#bbbbbb"
+_ROOM_FOR_WORDS = 0.3
+"""A line of the map that is shorter, as a part of the map, has no words."""
 _MBPS, _MS = 125_000.0, 1e-3
 
 LARGE_LEGEND = (
@@ -134,34 +138,96 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 def _draw_large(plan: Plan, path: Path) -> None:
     figure, axes = blank(width_in=15.0, height_in=9.5)
     units, colors = len(plan.costs.units), _colors(plan)
-    shown = list(zip(plan.clusters, plan.predicted.clusters, strict=True))[:MOST_ROWS]
+    blocks = _blocks(plan)
+    lines = sum(len(shown) + bool(rest) for shown, rest in blocks)
     # Few rows are as high as those of a small plan, many fill the picture.
-    row = 1.0 / max(len(shown), 12)
-    for at, (cluster, predicted) in enumerate(shown):
-        _draw_row(axes, plan, cluster, predicted, colors, (1.0 - at * row, 0.8 * row))
-    left = 1.0 - len(shown) * row - 0.01
-    if more := plan.clusters[MOST_ROWS:]:
-        rates = [one.samples_per_s for one in plan.predicted.clusters[MOST_ROWS:]]
-        words = f"and {format_count(len(more), 'more cluster')} of {format_rate(min(rates))} to"
-        axes.text(0.0, left, f"{words} {format_rate(max(rates))} samples/s each", va="top", fontsize=9)
-        left -= 0.03
-    axes.text(0.0, left, LARGE_LEGEND, va="top", fontsize=8, color="#444444")
-    top = 1.0
-    for heading, lines in (
+    row, top = 1.0 / max(lines, 12), 1.0
+    for shown, rest in blocks:
+        for number in shown:
+            cluster, predicted = plan.clusters[number], plan.predicted.clusters[number]
+            _draw_row(axes, plan, cluster, predicted, colors, (top, 0.8 * row))
+            top -= row
+        if rest:
+            axes.text(0.03, top - 0.4 * row, rest, va="center", fontsize=8, style="italic", color="#444444")
+            top -= row
+    axes.text(0.0, top - 0.01, LARGE_LEGEND, va="top", fontsize=8, color="#444444")
+    low, top, beside = top - 0.07, 1.0, 1.13 * units
+    places = region_places(plan.fleet, [region for region in colors if region is not None])
+    if len(places) > 1:
+        axes.text(beside, top, "map of the regions, near: a short latency", va="top", weight="bold", fontsize=10)
+        _draw_map(axes, plan, colors, places, (beside, top - 0.055, 0.36 * units, 0.25))
+        top -= 0.36
+    for heading, told in (
         ("regions: stages and spares", _regions_told(plan, colors)),
         (f"the {SLOWEST_LINKS} slowest links in use", [(words, "black") for words in slowest_links(plan)]),
         ("what limits", [(words, "black") for words in textwrap.wrap(plan.predicted.bottleneck, 46)]),
     ):
-        axes.text(1.13 * units, top, heading, va="top", weight="bold", fontsize=10)
-        for words, color in lines:
-            top -= 0.026
-            axes.text(1.13 * units, top, words, va="top", fontsize=8.5, color=color)
-        top -= 0.05
+        axes.text(beside, top, heading, va="top", weight="bold", fontsize=10)
+        for words, color in told:
+            top -= 0.024
+            axes.text(beside, top, words, va="top", fontsize=8.5, color=color)
+        top -= 0.04
     axes.set_xlim(-0.05 * units, 1.55 * units)
-    axes.set_ylim(min(left - 0.06, top), 1.02)
+    axes.set_ylim(min(low, top), 1.02)
     axes.axis("off")
     axes.set_title(_title(plan), loc="left", fontsize=13)
     save(figure, path)
+
+
+def _blocks(plan: Plan) -> list[tuple[Sequence[int], str]]:
+    """Return which clusters are drawn, by their numbers, and below them how many more there are like them: all of them
+    where they are few, else some of each region, from the slowest to the fastest."""
+    rates = [one.samples_per_s for one in plan.predicted.clusters]
+    if len(rates) <= MOST_ROWS:
+        return [(range(len(rates)), "")]
+    of: dict[str | None, list[int]] = defaultdict(list)
+    for number, cluster in enumerate(plan.clusters):
+        regions = Counter(plan.fleet.node(stage.node).region for stage in cluster.stages)
+        of[max(regions, key=lambda region: (regions[region], str(region)))].append(number)
+    blocks = []
+    most = sorted(of, key=lambda region: (-len(of[region]), str(region)))[:MOST_REGIONS]
+    for region in sorted(most, key=str):
+        numbers = sorted(of[region], key=lambda number: rates[number])
+        count = max(2, min(len(numbers), (MOST_ROWS - len(most)) // len(most)))
+        last = len(numbers) - 1
+        shown = [numbers[each] for each in sorted({round(at * last / (count - 1)) for at in range(count)})]
+        more = len(numbers) - len(shown)
+        where = "" if region is None else f" of {region}"
+        span = f"{format_rate(rates[numbers[0]])} to {format_rate(rates[numbers[-1]])} samples/s"
+        blocks.append((shown, f"and {format_count(more, 'more cluster')}{where}, {span} in all" if more else ""))
+    left = sum(len(of[region]) for region in of if region not in most)
+    return [*blocks, ((), f"and {format_count(left, 'cluster')} of other regions")] if left else blocks
+
+
+def _draw_map(
+    axes: Axes,
+    plan: Plan,
+    colors: Mapping[str | None, str],
+    places: Mapping[str, tuple[float, float]],
+    frame: tuple[float, float, float, float],
+) -> None:
+    """Draw regions as discs, larger for more stages, and lines between those that send to each other. `frame`: left,
+    upper edge, width and height."""
+    left, top, width, height = frame
+    at = {name: (left + width * (0.05 + 0.8 * x), top - height * (0.95 - 0.9 * y)) for name, (x, y) in places.items()}
+    region_of = {node.name: node.region for node in plan.fleet.nodes}
+    pairs = {tuple(sorted(map(str, (region_of[a], region_of[b])))): (a, b) for a, b in _used_links(plan)}
+    for (one, other), (a, b) in sorted(pairs.items()):
+        if one == other or one not in at or other not in at:
+            continue
+        (x0, y0), (x1, y1) = at[one], at[other]
+        axes.plot((x0, x1), (y0, y1), color="#999999", linewidth=0.8, zorder=1)
+        told = f"{plan.fleet.link(a, b).latency_s / _MS:.3g} ms"
+        if math.dist(places[one], places[other]) < _ROOM_FOR_WORDS:
+            continue
+        back = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+        x, y = x0 + 0.36 * (x1 - x0), y0 + 0.36 * (y1 - y0)
+        axes.text(x, y, told, ha="center", va="center", fontsize=6.5, color="#444444", zorder=2, bbox=back)
+    stages = Counter(region_of[stage.node] for cluster in plan.clusters for stage in cluster.stages)
+    largest = max(stages.values())
+    for name, (x, y) in at.items():
+        axes.scatter([x], [y], s=40 + 120 * stages[name] / largest, color=colors[name], zorder=3)
+        axes.text(x + 0.045 * width, y, name, va="center", fontsize=8, color=colors[name], zorder=4)
 
 
 def _draw_row(
@@ -214,6 +280,17 @@ def _regions_told(plan: Plan, colors: Mapping[str | None, str]) -> list[tuple[st
 
 def slowest_links(plan: Plan, count: int = SLOWEST_LINKS) -> list[str]:
     """Return the links over which the plan sends that carry least: between neighbours in a pipeline or in a ring."""
+    found, fleet = _used_links(plan), plan.fleet
+    worst = sorted(found, key=lambda pair: (fleet.flow_bytes_per_s(*pair), -fleet.link(*pair).latency_s, pair))
+    return [
+        f"{a} → {b}: {fleet.flow_bytes_per_s(a, b) / _MBPS:.3g} Mbit/s, {fleet.link(a, b).latency_s / _MS:.3g} ms"
+        f" ({found[a, b]})"
+        for a, b in worst[:count]
+    ]
+
+
+def _used_links(plan: Plan) -> dict[tuple[str, str], str]:
+    """Return the pairs (sender, receiver) of nodes, and the first cluster or ring that sends there."""
     found: dict[tuple[str, str], str] = {}
     for cluster in plan.clusters:
         for first, second in pairwise(cluster.stages):
@@ -224,10 +301,4 @@ def slowest_links(plan: Plan, count: int = SLOWEST_LINKS) -> list[str]:
         if len(members) > 1:
             for pair in pairwise((*members, members[0])):
                 found.setdefault(pair, f"ring {number}")
-    fleet = plan.fleet
-    worst = sorted(found, key=lambda pair: (fleet.flow_bytes_per_s(*pair), -fleet.link(*pair).latency_s, pair))
-    return [
-        f"{a} → {b}: {fleet.flow_bytes_per_s(a, b) / _MBPS:.3g} Mbit/s, {fleet.link(a, b).latency_s / _MS:.3g} ms"
-        f" ({found[a, b]})"
-        for a, b in worst[:count]
-    ]
+    return found

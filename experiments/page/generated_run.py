@@ -1,11 +1,14 @@
 """A run of many nodes that trains nothing: its folder is written as a run writes it.
 
 In: a plan. Out: a folder with plan.yaml and a growing metrics.jsonl. Each second has a record of progress, one of the
-stages' times, and the updates of those stages whose turn it is. The same seed gives the same figures.
+stages' times, and the updates of those stages whose turn it is; every fifth has what each link of the pipelines and
+rings carries; each minute has a round. The memory of the stages comes at the beginning. The same seed gives the same
+figures.
 """
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from cluster_planner import Plan, save_plan
@@ -16,6 +19,7 @@ from ravnest.pipeline import stage_name
 UPDATE_EVERY_S = 4
 """Seconds between two updates of a stage: 16 micro-batches, or a quarter of a second each."""
 SAMPLES_AN_UPDATE = 128
+LINKS_EVERY_S = 5
 CAUSES = ("input", "window", "staleness", "lag")
 
 
@@ -28,6 +32,9 @@ class GeneratedRun:
         self._plan, self._chance, self._second = plan, random.Random(seed), 0
         self._writer = MetricsWriter(folder / "metrics.jsonl")
         self._event(report.PhaseEvent("training"))
+        for cluster, index, _ in self._stages():
+            parts = {"weights": 20_000_000, "optimizer": 40_000_000, "activations": 10_000_000}
+            self._writer.write("memory", 0, cluster=cluster, stage=index, tensor_bytes=parts)
 
     def seconds(self, count: int) -> None:
         """Write so many seconds more."""
@@ -37,8 +44,10 @@ class GeneratedRun:
                 if (self._second + index) % UPDATE_EVERY_S == 0:
                     self._update(cluster, index)
             self._progress()
+            if self._second % LINKS_EVERY_S == 0:
+                self._writer.write("links", self._second, links=list(self._links()))
             if self._second % 60 == 0:
-                received = {stage_name(cluster, index): 100_000_000 for cluster, index, _ in self._stages()}
+                received = {stage_name(cluster, index): 12_000_000 for cluster, index, _ in self._stages()}
                 self._event(report.RoundCommittedEvent(self._second // 60, self._samples(), 20.0, None, received))
                 self._event(report.NoticeEvent(f"a minute has passed: the {self._second // 60}."))
 
@@ -49,6 +58,21 @@ class GeneratedRun:
         for cluster in self._plan.clusters:
             for index in range(len(cluster.stages)):
                 yield cluster.name, index, index == len(cluster.stages) - 1
+
+    def _links(self) -> Iterator[dict[str, object]]:
+        """What a run says of its links: of those in a pipeline what micro-batches send, both ways; of those in a ring
+        what averages send, and how fast they came."""
+        for each in self._plan.clusters:
+            names = [stage_name(each.name, index) for index in range(len(each.stages))]
+            for pair in pairwise(names):
+                for sender, receiver in (pair, pair[::-1]):
+                    rate = round(self._chance.uniform(1e4, 1e6))
+                    yield {"from": sender, "to": receiver, "pipeline_bytes_per_s": rate}
+        for ring in self._plan.rings:
+            members = [stage_name(*member) for member in ring.members]
+            for sender, receiver in pairwise((*members, members[0])):
+                rates = {"bulk_bytes_per_s": 3e5, "hop_bytes_per_s": round(self._chance.uniform(1e5, 1e7))}
+                yield {"from": sender, "to": receiver, **rates}
 
     def _update(self, cluster: str, index: int) -> None:
         update = self._second // UPDATE_EVERY_S

@@ -7,6 +7,7 @@ to go on. The three steps stand in preparation.py, session.py and outcome.py.
 import shlex
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.node_requests import NodeRequest, take_requests
 from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
+from ravnest.driver.observe.metrics_file import MetricsWriter, last_record
 from ravnest.driver.outcome import finish
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
@@ -29,6 +31,7 @@ from ravnest.driver.shut_out import plan_without, read_shut_out
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, any_reached
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, NotWritten, RavnestError, RunFailed
+from ravnest.factories import describe
 from ravnest.recovery import NodesLeft, Restarts
 from ravnest.stage.device import require_device
 
@@ -88,7 +91,15 @@ def run(
         take_requests(folder.path)  # of a session before this one
         how = _How(address, imitate, encrypt, timeline, limit)
         watched = _Watched(observer, folder.path)
-        return _Sessions(how, plan, plan_path, folder, watched, interrupt, nodes, resume, other_data).until_the_end()
+        sessions = _Sessions(how, plan, plan_path, folder, watched, interrupt, nodes, resume, other_data)
+        try:
+            return sessions.until_the_end()
+        except (InvalidInput, TakenOver):
+            raise  # it did not begin, or is another driver's now
+        except (Exception, KeyboardInterrupt) as error:
+            if folder.plan.is_file():
+                _write_down(error, folder.metrics)
+            raise
 
 
 @dataclass(frozen=True)
@@ -221,6 +232,19 @@ def _failure(error: RavnestError, ray_log: Path, advice: str | None) -> RunFaile
     said = f"what Ray said is in {ray_log}" if ray_log.is_file() and ray_log.stat().st_size > 0 else None
     text = "; ".join(filter(None, (str(error), said, advice)))
     return type(error)(text) if isinstance(error, NodeLost | NotWritten) else RunFailed(text)
+
+
+def _write_down(error: BaseException, metrics: Path) -> None:
+    """Write down why the run has ended, for whoever looks at its folder. Where the disk refuses that, nobody is told:
+    the error itself says more."""
+    if isinstance(error, KeyboardInterrupt):
+        reason = "ended at once, by Ctrl-C"
+    else:
+        reason = str(error) if isinstance(error, RavnestError) else describe(error)
+    with suppress(InvalidInput):
+        last = last_record(metrics)
+        with MetricsWriter(metrics) as writer:
+            writer.write("failed", 0.0 if last is None else float(str(last["at_s"])), reason=reason)
 
 
 def _wants_end(interrupt: StopOnInterrupt, folder: Path, left: NodesLeft) -> bool:

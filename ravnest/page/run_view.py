@@ -17,6 +17,7 @@ from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodeJoine
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.page.curves import Curve
+from ravnest.page.event_view import event_row, named
 from ravnest.page.expert_view import ExpertViews
 from ravnest.page.link_view import LinkViews
 from ravnest.page.plan_facts import StageFacts, predictions_of, stages_of
@@ -30,20 +31,6 @@ MOST_LINKS = 12
 """So many links are in the document, the worst ones."""
 MOST_POINTS = 400
 _MOST_POINTS_IN_ALL = 12_000
-_TONES = {
-    "lost": "bad",
-    "not_replaced": "bad",
-    "not_saved": "bad",
-    "restarted": "bad",
-    "waits": "bad",
-    "notice": "note",
-    "suspected": "note",
-    "replanned": "note",
-    "shared_out": "note",
-    "replaced": "good",
-    "checkpoint": "good",
-    "evaluated": "good",
-}
 
 
 @dataclass
@@ -107,6 +94,8 @@ class RunView:
         self._made: dict[str, int] = {}
         """By cluster: its samples at its last update, which say more often than the progress how far the fleet is."""
         self._baselines: dict[str, float] = {}
+        self._failure: str | None = None
+        """Why the run has ended, where that is the last that was told of it."""
         self.damaged = 0
         """How many lines said what no run says."""
 
@@ -195,7 +184,10 @@ class RunView:
         return self._stages.get(stage_name(str(record.get("cluster")), index)) if isinstance(index, int) else None
 
     def _happened(self, kind: str, event: report.RunEvent) -> None:
+        self._failure = None
         match event:
+            case report.FailedEvent(reason):
+                self._failure = reason
             case report.PhaseEvent():
                 self._phase = event
             case report.ProgressEvent():
@@ -233,8 +225,7 @@ class RunView:
                     self._set_state(name, "trains", None)
         text = self._words(event)
         if text is not None:
-            told = {"at_s": self.at_s, "kind": kind, "tone": _TONES.get(kind, "plain"), "text": text}
-            self._events.append(told | ({"tone": "note"} if getattr(event, "with_notice", False) else {}))
+            self._events.append(event_row(kind, event, text, self.at_s))
 
     def _progressed(self, event: report.ProgressEvent) -> None:
         self._progress, self._samples = event, event.samples
@@ -284,6 +275,7 @@ class RunView:
                 "at_s": self.at_s,
                 "now_s": now_s,
                 "damaged_lines": self.damaged,
+                "failure": self._failure if state == "failed" else None,
             },
             "progress": None
             if progress is None
@@ -311,7 +303,7 @@ class RunView:
             },
             "held_out": self._held_out[-1] if self._held_out else None,
             "baselines": outcome.get("baselines", self._baselines),
-            "events": list(self._events),
+            "events": [named(each, name) for each in self._events],
         }
         found = json_value(plain)
         return found if isinstance(found, dict) else {}

@@ -15,7 +15,7 @@ from typing import Literal
 from ravnest.checkpoints.checkpoint import LATEST, name_of_latest
 from ravnest.checkpoints.run_folder import RUNS, RunFolder
 from ravnest.checkpoints.run_lock import LOCK, LockState, look_at_lock
-from ravnest.driver.observe.metrics_file import last_records
+from ravnest.driver.observe.metrics_file import last_record, last_records
 from ravnest.driver.observe.report import ProgressEvent
 from ravnest.errors import InvalidInput
 from ravnest.results.run_log import last_progress
@@ -56,6 +56,8 @@ class RunState:
     """How long ago metrics.jsonl was last written to."""
     logs: tuple[str, ...]
     """The files in logs/: tracebacks of stages that failed, and what Ray said."""
+    reason: str | None = None
+    """Of a run that has failed: why, as far as it could still write that down."""
 
 
 def run_state(path: Path, now_s: float | None = None) -> RunState:
@@ -71,9 +73,10 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
     last = last_records(folder.metrics, _KINDS)
     phase, evaluated = last.get("phase", {}).get("name"), last.get("evaluated", {})
     loss, samples = evaluated.get("loss"), evaluated.get("samples")
+    state = state_of(lock, None if phase is None else str(phase), stopped_early=_stopped_early(folder.summary))
     return RunState(
         path=path,
-        state=state_of(lock, None if phase is None else str(phase), stopped_early=_stopped_early(folder.summary)),
+        state=state,
         is_rehearsal=folder.is_rehearsal,
         owner=None if owner is None else str(owner),
         phase=None if phase is None else str(phase),
@@ -84,7 +87,13 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
         checkpoint_age_s=_age_s(folder.checkpoints / LATEST, now_s),
         silent_s=_age_s(folder.metrics, now_s),
         logs=tuple(sorted(one.name for one in folder.ray_log.parent.glob("*.log"))),
+        reason=_reason(folder.metrics) if state == "failed" else None,
     )
+
+
+def _reason(metrics: Path) -> str | None:
+    last = last_record(metrics)
+    return str(last["reason"]) if last is not None and last["kind"] == "failed" and "reason" in last else None
 
 
 def state_of(lock: LockState, phase: str | None, *, stopped_early: bool | None) -> State:

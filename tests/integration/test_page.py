@@ -7,6 +7,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -91,7 +92,7 @@ def counted_views(driver: Any) -> Callable[[], int]:
 
 
 def texts(driver: Any, selector: str) -> list[str]:
-    script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+    script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent.replaceAll('\\u00a0', ' '))"
     return driver.execute_script(script, selector)
 
 
@@ -105,7 +106,7 @@ def test_a_finished_run_shows_its_loss_its_plan_and_what_happened(driver: Any, s
     assert len(driver.find_elements(By.CSS_SELECTOR, "#plan .stage")) == 6
     kinds = driver.execute_script("return [...document.querySelectorAll('#events li')].map((e) => e.dataset.kind)")
     assert {"phase", "evaluated", "checkpoint", "lost", "replaced"} <= set(kinds)
-    assert driver.title.startswith("100 % · loss ")
+    assert driver.title.startswith("100% · loss ")
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
@@ -116,6 +117,35 @@ def test_the_keyboard_reads_values_and_changes_the_axis(driver: Any, shown: Page
     label = plot.get_attribute("aria-label")
     driver.find_element(By.CSS_SELECTOR, "input[value=time]").send_keys(Keys.SPACE)
     assert plot.get_attribute("aria-label") == label.replace("samples", "time", 1)
+
+
+def test_everything_can_be_reached_and_used_by_keyboard_alone(driver: Any, shown: Page) -> None:
+    driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+    where = """
+        const e = document.activeElement;
+        if (e === document.body) return null;
+        const name = e.id || e.getAttribute("aria-label") || e.name || e.getAttribute("href") || e.textContent;
+        return [[...document.querySelectorAll("*")].indexOf(e), name];
+    """
+    reached: dict[int, str] = {}
+    for _ in range(60):
+        ActionChains(driver).send_keys(Keys.TAB).perform()
+        at = driver.execute_script(where)
+        if at is None or at[0] in reached:
+            break
+        reached[at[0]] = at[1]
+    names = list(reached.values())
+    assert list(reached) == sorted(reached), "in the order of the page"
+    wanted = ["x", "log", "Stages of c0", "What the words mean", "links", "/api/links", "tone", "/api/view", "/metrics"]
+    assert [each for each in wanted if each not in names] == []
+    assert [each for each in ("Loss against", "Samples per second", "Seconds from") if each not in str(names)] == []
+    summary = driver.find_element(By.CSS_SELECTOR, "#plan ~ details summary")
+    summary.send_keys(Keys.ENTER)
+    assert driver.execute_script("return document.querySelector('#plan ~ details').open")
+    driver.find_element(By.CSS_SELECTOR, "input[name=tone][value=news]").send_keys(Keys.SPACE)
+    kinds = driver.execute_script("return [...document.querySelectorAll('#events li')].map((e) => e.className)")
+    assert kinds
+    assert set(kinds) <= {"bad", "note"}
 
 
 def test_no_request_leaves_the_pages_own_origin(driver: Any, shown: Page) -> None:
@@ -152,6 +182,57 @@ def test_axe_finds_nothing_serious(driver: Any, shown: Page, width: int, dark: b
     assert driver.execute_script("return document.documentElement.scrollWidth") <= max(width, 1360)
 
 
+def test_a_run_of_64_nodes_is_one_square_a_stage_which_the_keyboard_opens(driver: Any, tmp_path: Path) -> None:
+    run = GeneratedRun(tmp_path / "r", home_plan_of(64, 4, 0))
+    lock = RunLock(tmp_path / "r")
+    run.seconds(12)
+    happens(tmp_path / "r", report.ClusterLostEvent("c3", "c3.s1", "n37", "its process was killed", 64, ("c0",)), 12.0)
+    page = Page(tmp_path / "r")
+    opened(driver, page)
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#grid .cell")) == 64
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#grid .cell[tabindex='0']")) == 1
+    driver.find_element(By.CSS_SELECTOR, "#grid .cell[tabindex='0']").send_keys(Keys.ARROW_DOWN)
+    here = "return document.activeElement.getAttribute('aria-label').split(' ')[0]"
+    assert driver.execute_script(here) == "c1.s0"
+    driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert driver.execute_script(here) == "c1.s1"
+    driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert until(driver, lambda: "c1.s1 · units" in " ".join(texts(driver, "#plan > div .stage .hint")))
+    assert texts(driver, ".troubles li")[0].startswith("c3 lost for ")
+    assert "its process was killed" in texts(driver, ".troubles li")[0]
+    to_do = texts(driver, "#events li[data-kind=lost] p")
+    assert to_do == [
+        "Nothing has to be done: it is started anew by itself where that is possible."
+        " `ravnest logs r c3.s1` shows what the stage said last."
+    ]
+    for width in (1360, 390):
+        emulate(driver, width=width)
+        driver.execute_script((SUPPORT / "axe/axe.min.js").read_text(encoding="utf-8"))
+        found = driver.execute_async_script("axe.run().then(arguments[0])")
+        assert [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")] == []
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    emulate(driver)
+    driver.get("about:blank")
+    page.server.stop()
+    run.close()
+    lock.release()
+
+
+def test_on_a_telephone_rows_are_blocks_in_which_each_value_has_its_name(driver: Any, shown: Page) -> None:
+    emulate(driver, width=390)
+    cut = """
+        const box = document.querySelector("#links");
+        const first = box.querySelectorAll("tbody tr:first-child td:not(.none)");
+        return [box.scrollWidth - box.clientWidth, [...first].map((e) => getComputedStyle(e, "::before").content)];
+    """
+    try:
+        beyond, names = until(driver, lambda: driver.execute_script(cut))
+    finally:
+        emulate(driver)
+    assert beyond <= 0
+    assert names[:2] == ['"from → to"', '"stages"']
+
+
 def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_connection(
     driver: Any, tmp_path: Path
 ) -> None:
@@ -180,7 +261,7 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
     happens(run, report.RoundCommittedEvent(4, 900, 1.2, hop, {"c0.s0": 1_500_000, "c1.s0": 2_500_000}))
     row = until(driver, lambda: texts(driver, "#links td"))
     assert row[1:3] == ["c0.s0 → c1.s0", "1.5 MB/s"]
-    assert row[3:] == ["1.25 MB/s (83 %)", DASH, "300 kB/s"]
+    assert row[3:] == ["1.25 MB/s, 0.83 ×", DASH, "300 kB/s"]
     until(driver, lambda: "at 1.25 MB/s, planned 1.5 MB/s." in texts(driver, "#round-hint")[0])
     assert " 4 MB travelled for the last one, all rings together; planned " in texts(driver, "#round-hint")[0]
     assert any(each.startswith("1.5 MB, planned ") for each in texts(driver, "#plan .row span"))
@@ -191,8 +272,10 @@ def test_a_running_run_shows_each_event_by_name_and_comes_back_after_a_lost_conn
     page = page.again()
     until(driver, lambda: is_listed(report.NoticeEvent("while nobody watched")))
     until(driver, lambda: not texts(driver, "#link.lost"))
+    happens(run, report.FailedEvent("the disk is full"))
     lock.release()
     until(driver, lambda: texts(driver, "#state") == ["failed"])
+    assert texts(driver, "#failure") == ["It has ended: the disk is full"]
     page.server.stop()
     until(driver, lambda: texts(driver, "#link.lost") and "the run has ended" in texts(driver, "#link.lost")[0])
     page = Page(run, page.port)  # served anew with another token, which this browser has not
@@ -286,5 +369,28 @@ def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -
     driver.execute_script((SUPPORT / "axe/axe.min.js").read_text(encoding="utf-8"))
     found = driver.execute_async_script("axe.run().then(arguments[0])")
     assert [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")] == []
+    driver.get("about:blank")
+    server.stop()
+
+
+def test_the_clusters_of_a_large_plan_are_found_by_node_cluster_or_region(driver: Any) -> None:
+    plan, token = home_plan_of(64, 4, 0), new_token()
+    listening = listen("127.0.0.1", 0)
+    server = PageServer(plan_app(plan, Access(token)), listening)
+    server.start()
+    driver.get(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}")
+    until(driver, lambda: texts(driver, "#clusters h2"))
+    sought = driver.find_element(By.ID, "sought")
+    there = "return [...document.querySelectorAll('#clusters section:not([hidden]) h2')].map((e) => e.textContent)"
+    assert len(driver.execute_script(there)) == len(plan.clusters)
+    node = plan.clusters[5].stages[1].node
+    sought.send_keys(node)
+    assert f"{plan.clusters[5].name}:" in str(driver.execute_script(there))
+    assert len(driver.execute_script(there)) < len(plan.clusters)
+    assert texts(driver, "#found")[0].endswith(" of 16")
+    sought.clear()
+    sought.send_keys("region0")
+    regions = [{plan.fleet.node(stage.node).region for stage in cluster.stages} for cluster in plan.clusters]
+    assert len(driver.execute_script(there)) == sum("region0" in each for each in regions)
     driver.get("about:blank")
     server.stop()

@@ -37,6 +37,7 @@ from ravnest.driver.observe.report import (
     ClusterProgress,
     ClusterReplacedEvent,
     EvaluatedEvent,
+    FailedEvent,
     NoticeEvent,
     PhaseEvent,
     ProgressEvent,
@@ -181,6 +182,8 @@ def event_line(event: RunEvent) -> str | None:
             return f"{event.reason}; begins again {begins} in {event.wait_s:.0f} s{how}"
         case WaitsForNodesEvent(reason, at_most_s):
             return f"{reason}; waits for nodes, for {duration(at_most_s)} at most"
+        case FailedEvent(reason):
+            return f"the run has ended: {reason}"
         case NoticeEvent(text):
             return text
         case RoundCommittedEvent():

@@ -47,6 +47,8 @@ def show_runs(runs: Sequence[RunState], console: Console) -> None:
 def show_status(run: RunState, console: Console) -> None:
     """Prints what is known of one run."""
     rows = [("state", f"{run.state}: {MEANING[run.state]}{' (a rehearsal)' if run.is_rehearsal else ''}")]
+    if run.reason is not None:
+        rows.append(("why", run.reason))
     if run.owner is not None:
         rows.append(("process", run.owner))
     if run.state == "running" and run.phase is not None:

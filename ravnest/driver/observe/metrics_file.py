@@ -234,6 +234,16 @@ def records_from_end(path: Path, kind: str) -> Iterator[dict[str, object]]:
         raise InvalidInput(str(error), path=str(path)) from None
 
 
+def last_record(path: Path) -> dict[str, object] | None:
+    """The last whole line of a metrics.jsonl; None where there is none, or it is no record."""
+    try:
+        with path.open("rb") as file:
+            line = next((line for line in _lines_from_end(file) if line), b"")
+        return _record(line.decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+
+
 def _lines_from_end(file: IO[bytes]) -> Iterator[bytes]:
     """Yields the whole lines of the last MOST_READ_BYTES, the last one first."""
     end = at = file.seek(0, os.SEEK_END)

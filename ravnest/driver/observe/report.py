@@ -261,6 +261,14 @@ class WaitsForNodesEvent:
 
 
 @dataclass(frozen=True)
+class FailedEvent:
+    """The run has ended without its result, for this `reason`. It is the last line of metrics.jsonl, and told to no
+    observer: whoever has started the run gets the error itself."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class NoticeEvent:
     """Something that the user should know, but need not act on at once."""
 
@@ -287,6 +295,7 @@ RunEvent = (
     | ReplacementFailedEvent
     | RestartedEvent
     | WaitsForNodesEvent
+    | FailedEvent
     | NoticeEvent
 )
 
@@ -358,6 +367,7 @@ _KINDS = {
     ReplacementFailedEvent: "not_replaced",
     RestartedEvent: "restarted",
     WaitsForNodesEvent: "waits",
+    FailedEvent: "failed",
     NoticeEvent: "notice",
 }
 

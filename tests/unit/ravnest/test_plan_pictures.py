@@ -2,9 +2,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from cluster_planner import Plan, Spare
+from experiments.scale.fleets import home_plan
 from ravnest import plan_pictures
 from ravnest.plan_pictures import SLOWEST_LINKS, draw_plan, slowest_links
 
@@ -61,7 +63,28 @@ def test_a_large_plan_has_a_picture_of_bounded_size(
     assert len(drawn) < 250
     assert any(f"{many} spare" in text for text in drawn)
     assert any("Mbit/s" in text for text in drawn)
-    assert any("168 more clusters" in text for text in drawn) == (many == 200)
+    assert any("169 more clusters" in text for text in drawn) == (many == 200)
+
+
+def test_of_many_clusters_each_region_shows_some_and_regions_have_a_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plan_pictures, "save", lambda figure, path: figures.append(figure))
+    plan = home_plan(160, 4, 0)
+    draw_plan(plan, tmp_path / "plan.png")
+    (axes,) = figures[0].axes
+    drawn = [text.get_text() for text in axes.texts]
+    regions = sorted({str(node.region) for node in plan.fleet.nodes})
+    assert len(regions) == 6
+    folded = [text for text in drawn if "more cluster" in text]
+    assert [name for text in folded for name in regions if f" of {name}," in text] == regions
+    shown = [text for text in drawn if text in {cluster.name for cluster in plan.clusters}]
+    assert len(shown) + sum(int(text.split()[1]) for text in folded) == len(plan.clusters) == 40
+    named = {text.get_text(): text.get_position() for text in axes.texts if text.get_text() in regions}
+    assert sorted(named) == regions, "on the map"
+    assert len({(round(x, 3), round(y, 3)) for x, y in named.values()}) == 6
+    assert any(text.endswith(" ms") for text in drawn)
 
 
 def test_the_slowest_links_in_use_come_first_and_are_few(plan: Plan) -> None:

@@ -122,6 +122,48 @@ def test_once_it_trains_it_is_told_what_there_is_to_go_on_from(
     assert str(resumed) == f"no room; go on from checkpoint-000002 with: {command}"
 
 
+WORD = '{"kind":"notice","at_s":30.5,"text":"a word"}\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NodeLost("desk is silent"), "desk is silent; there was no checkpoint yet"),
+        (KeyboardInterrupt(), "ended at once, by Ctrl-C"),
+        (Interrupted("ended at once, as it was asked to"), "ended at once, as it was asked to"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero ("),
+    ],
+)
+def test_why_a_run_has_ended_is_the_last_line_of_its_metrics(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder, error: Exception, reason: str
+) -> None:
+    sessions = Sessions(monkeypatch, plan, job, folder, [30.0])
+    sessions.error, sessions.saves = error, False
+    monkeypatch.setattr(driver, "begun_again", lambda *_: None)
+
+    def train(*args: object, **how: Any) -> Any:
+        folder.metrics.write_text(WORD)
+        return sessions.train(*args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driver, "train", train)
+    with pytest.raises(type(error)):
+        driver.run(plan, folder.plan, out_dir=folder.path, observer=Recorded())
+    (_, written) = read_metrics(folder.metrics)
+    assert (written["kind"], written["at_s"]) == ("failed", 30.5)
+    assert reason in str(written["reason"])
+
+
+def test_a_run_that_is_another_drivers_now_or_never_began_gets_no_such_line(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    for error in (TakenOver(), InvalidInput("no such data")):
+        sessions = Sessions(monkeypatch, plan, job, folder, [30.0])
+        sessions.error, sessions.saves = error, False
+        with pytest.raises(type(error)):
+            driver.run(plan, folder.plan, out_dir=folder.path, observer=Recorded())
+    assert not folder.metrics.exists()
+
+
 def test_a_checkpoint_that_no_resume_would_take_is_not_offered(
     monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
 ) -> None:

@@ -80,6 +80,21 @@ def test_baselines_are_there_from_the_beginning_and_those_of_the_summary_count_b
     assert told.document("finished", baselines={"guessing": 4.0})["baselines"] == {"guessing": 4.0}
 
 
+def test_a_run_that_has_failed_says_why_until_it_goes_on(told: Told) -> None:
+    assert told.document("failed")["run"]["failure"] is None  # it could not write it down
+    told.event(9.0, report.FailedEvent("no room"))
+    assert told.document("failed")["run"]["failure"] == "no room"
+    assert told.document("failed")["events"][-1]["tone"] == "bad"
+    told.event(0.0, report.PhaseEvent("training"))
+    assert told.document("running")["run"]["failure"] is None
+    assert told.document("failed")["run"]["failure"] is None
+
+
+def test_what_to_do_names_the_run(told: Told) -> None:
+    told.event(9.0, report.WaitsForNodesEvent("all are gone", 60.0))
+    assert "`ravnest stop r`" in told.document()["events"][-1]["to_do"]
+
+
 def test_a_round_says_its_age_and_how_far_clusters_lag(told: Told, progress: report.ProgressEvent) -> None:
     told.event(60.0, report.RoundCommittedEvent(8, 3900, 0.75))
     told.event(65.0, progress)

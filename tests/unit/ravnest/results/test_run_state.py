@@ -12,6 +12,7 @@ from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.report import (
     ClusterProgress,
     EvaluatedEvent,
+    FailedEvent,
     PhaseEvent,
     ProgressEvent,
     RunEvent,
@@ -54,6 +55,12 @@ def test_a_running_run_is_told_by_its_lock_with_its_process(tmp_path: Path) -> N
     assert (found.held_out_loss, found.held_out_samples) == (2.5, 240)
     assert f"process {os.getpid()} on" in str(found.owner)
     assert run_state(run).state == "failed"  # its process gave the lock back without coming to an end
+
+
+def test_a_run_that_failed_says_why_unless_it_has_gone_on_since(tmp_path: Path) -> None:
+    failed = PhaseEvent("training"), FailedEvent("no room")
+    assert run_state(run_with(tmp_path / "a", *failed)).reason == "no room"
+    assert run_state(run_with(tmp_path / "b", *failed, PhaseEvent("training"))).reason is None
 
 
 def test_looking_does_not_take_the_lock_from_a_run_that_begins(tmp_path: Path) -> None:

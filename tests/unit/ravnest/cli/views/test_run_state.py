@@ -35,6 +35,12 @@ def test_a_run_that_was_killed_before_it_trained_shows_what_there_is() -> None:
     assert "logs runs/first/logs/ray.log" in lines
 
 
+def test_why_a_run_has_failed_stands_below_its_state() -> None:
+    out = StringIO()
+    show_status(replace(KILLED, state="failed", reason="desk is silent"), Console(file=out, width=80, soft_wrap=True))
+    assert "why desk is silent" in [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
 def test_the_seconds_of_a_resumed_run_stand_beside_the_samples_that_were_made_in_them() -> None:
     progress = ProgressEvent(40.0, 4000, 8000, (), session_samples=1000)
     for told, words in (

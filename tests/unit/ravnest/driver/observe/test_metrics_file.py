@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from ravnest.driver.observe.metrics_file import MetricsWriter, event_of, last_records, read_metrics, record_of
+from ravnest.driver.observe.metrics_file import (
+    MetricsWriter,
+    event_of,
+    last_record,
+    last_records,
+    read_metrics,
+    record_of,
+)
 from ravnest.driver.observe.report import CheckpointWrittenEvent, EvaluatedEvent, as_plain, kind_of
 from ravnest.errors import InvalidInput
 from ravnest.results.tensorboard import scalars
@@ -185,6 +192,15 @@ def test_a_file_of_one_line_of_half_a_line_and_none_are_read_from_the_end(tmp_pa
     assert last_records(path, ("phase",)) == {}
     path.write_text('{"kind":"phase","at_s":1}\n')
     assert last_records(path, ("phase",)) == {"phase": {"kind": "phase", "at_s": 1}}
+
+
+def test_the_last_record_is_the_last_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_record(path) is None
+    path.write_text('{"kind":"a","at_s":1}\n{"kind":"b","at_s":2}\n{"kind":"tor')
+    assert last_record(path) == {"kind": "b", "at_s": 2}
+    path.write_text("nonsense\n")
+    assert last_record(path) is None
 
 
 def test_a_damaged_record_of_a_wanted_kind_is_told_with_its_file(tmp_path):
