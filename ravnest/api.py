@@ -66,7 +66,7 @@ def plan(
     [('c0', 2)]
     >>> ravnest.save_plan(plan, FOLDER / "plan.yaml")
     """
-    explained = explain_plan(
+    return explain_plan(
         fleet,
         job,
         seed=seed,
@@ -76,8 +76,7 @@ def plan(
         constraints=False,
         progress=progress,
         warn=warn,
-    )
-    return explained.plan
+    ).plan
 
 
 def explain_plan(
@@ -91,12 +90,13 @@ def explain_plan(
     constraints: bool = True,
     budget: Budget | None = None,
     progress: Tell | None = None,
+    part: Callable[[float], None] | None = None,
     warn: Tell | None = None,
 ) -> ExplainedPlan:
     """Plans as `plan` does, and adds the steps of the search and the job changes and constraints that limit the plan.
 
-    `constraints` says whether to plan anew without single constraints of the fleet, to find what each of them costs,
-    and `budget` for how long to search on after the first plan.
+    `constraints`: whether to plan anew without single constraints, to find what each costs. `budget`: for how long to
+    search on after the first plan. `part` is told how far the present step is, from 0 to 1, where that is known.
     """
     machines, path = fleet_of(fleet, warn)
     wanted = job_for(path, job)
@@ -113,6 +113,7 @@ def explain_plan(
         cache=cache,
         budget=budget,
         step=progress or ignore,
+        part=part or ignore,
         warn=told_to(warn),
     )
 

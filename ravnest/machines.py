@@ -8,7 +8,7 @@ called, so that a mistake in a file is reported before torch and Ray are loaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -36,6 +36,7 @@ def profile(
     seconds: float = 4.0,
     seed: int = 0,
     progress: Tell | None = None,
+    part: Callable[[float], None] | None = None,
     warn: Tell | None = None,
 ) -> Profile:
     """Measures what machines can do and what joins them. The result's `fleet` is what nodes.yaml describes.
@@ -48,6 +49,7 @@ def profile(
         seconds: how long each transfer takes, from 0.5 to 60.
         seed: of the choice of peers.
         progress: is told of each slow step as it begins.
+        part: is told how far that step is, from 0 to 1, where it is known.
         warn: is told which files of the job's folder are not sent to the nodes.
 
     Raises:
@@ -67,7 +69,7 @@ def profile(
     names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
     asked = ProfileRequest(wanted, job_file, peers, seconds, seed)
     with agents_at(address, wanted, job_file, names, told_to(warn)) as agents:
-        return profile(agents, asked, progress or ignore)
+        return profile(agents, asked, progress or ignore, part or ignore)
 
 
 def doctor(

@@ -33,7 +33,8 @@ def doctor(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.views.progress import Steps, note
+    from ravnest.cli.views.progress import note
+    from ravnest.cli.views.steps import Steps
 
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),

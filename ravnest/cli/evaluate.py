@@ -71,7 +71,7 @@ def evaluate(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.views.progress import Steps
+    from ravnest.cli.views.steps import Steps
     from ravnest.driver.signals import StopOnInterrupt
 
     steps = Steps(Console(stderr=True, quiet=as_json))

@@ -52,7 +52,7 @@ def export(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.views.progress import Steps
+    from ravnest.cli.views.steps import Steps
 
     with Steps(Console(stderr=True)) as steps:
         exported = ravnest.export(

@@ -67,7 +67,8 @@ def plan(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.views.progress import Steps, warning
+    from ravnest.cli.views.progress import warning
+    from ravnest.cli.views.steps import Steps
     from ravnest.driver.signals import StopOnInterrupt
     from ravnest.errors import InvalidInput
     from ravnest.planning.searching_on import Budget
@@ -93,6 +94,7 @@ def plan(
             constraints=explain,
             budget=wanted,
             progress=steps.begin,
+            part=steps.done,
             warn=warning,
         )
         made = explained.plan

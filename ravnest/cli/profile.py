@@ -50,7 +50,8 @@ def profile(
     from rich.console import Console
 
     import ravnest
-    from ravnest.cli.views.progress import Steps, note
+    from ravnest.cli.views.progress import note
+    from ravnest.cli.views.steps import Steps
 
     known = _known(output, merge=merge, force=force)
     with (
@@ -65,6 +66,7 @@ def profile(
             seconds=seconds,
             seed=seed,
             progress=steps.begin,
+            part=steps.done,
             warn=note,
         )
     from cluster_planner import save_fleet

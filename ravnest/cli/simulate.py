@@ -52,7 +52,8 @@ figures so far.
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     import ravnest
-    from ravnest.cli.views.progress import Steps, note
+    from ravnest.cli.views.progress import note
+    from ravnest.cli.views.steps import Steps
     from ravnest.driver.signals import StopOnInterrupt
     from ravnest.errors import InvalidInput
     from ravnest.formatting import duration

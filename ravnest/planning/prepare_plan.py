@@ -106,6 +106,7 @@ def prepare_plan(
     cache: bool = True,
     budget: Budget | None = None,
     step: Callable[[str], None],
+    part: Callable[[float], None] = lambda done: None,
     warn: Callable[[str], None] = lambda words: None,
 ) -> ExplainedPlan:
     """The plan for a fleet and a job.
@@ -120,6 +121,7 @@ def prepare_plan(
         cache: whether a check of the same job that was made before counts, and this one is kept.
         budget: for how long to search on after the first plan; None: not at all.
         step: is told of each slow step as it begins.
+        part: is told how far that step is, from 0 to 1, where it is known.
         warn: is told what is possible and hardly meant.
 
     Raises:
@@ -163,7 +165,7 @@ def prepare_plan(
             warn(words)
 
         with noting_files() as read, experts_stand_in(job.experts):
-            live = _checked(job, data, batch, extent, step, heard)
+            live = _checked(job, data, batch, extent, (step, part), heard)
         opened |= read | live.files
         found = replace(live.found, warnings=tuple(said))
     step(f"planning for {format_count(len(fleet.nodes), 'node')}")
@@ -196,7 +198,7 @@ def prepare_plan(
         budget.first(plan)
         step("searching on")
         first, trained = plan, (trained_samples, trained_s)
-        plan = searched_on(plan, budget, step, trained=trained)
+        plan = searched_on(plan, budget, step, trained=trained, part=part)
         if plan is not first:
             check_shares(job, job_path, plan, data.train)
             tried = _tried(plan, job, data, extent, found, live, step)
@@ -233,11 +235,11 @@ def _checked(
     data: JobData,
     batch: tuple[Inputs, Target],
     extent: Check,
-    step: Callable[[str], None],
+    told: tuple[Callable[[str], None], Callable[[float], None]],
     warn: Callable[[str], None],
 ) -> _Live:
-    """The job's model, run, captured and checked. Raises InvalidInput."""
-    job_path = job.file
+    """The job's model, run, captured and checked. `told`: of each slow step, and how far it is. Raises InvalidInput."""
+    job_path, (step, part) = job.file, told
     inputs, target = batch
     if not (data.train.holds_tensors and data.held_out.holds_tensors):
         step("reading samples in two processes")
@@ -291,7 +293,9 @@ def _checked(
             step(f"checking {format_count(len(compared.units), 'unit')} against the model{of}")
             began_s = time.monotonic()
             with naming(job_path, "model"):
-                verified = verify(compared, tried.model, args, kwargs, whole=tried.mapped is None, hold=tried.hold)
+                verified = verify(
+                    compared, tried.model, args, kwargs, whole=tried.mapped is None, hold=tried.hold, part=part
+                )
             if verified.not_widened:
                 warn(
                     "the stages of this model of 16-bit types were compared with it to within 4 roundings only, and not"

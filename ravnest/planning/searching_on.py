@@ -33,10 +33,11 @@ def searched_on(
     say: Callable[[str], None],
     *,
     trained: tuple[float, float],
+    part: Callable[[float], None] = lambda done: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """The best plan that is found in time. `say` is told of each gain. `trained`: after how many samples of the fleet,
-    and seconds, training ends.
+    and seconds, training ends. `part` is told how much of the time is over, from 0 to 1.
     """
     ends_s, first = clock() + budget.seconds, plan.predicted.objective
     told = first
@@ -46,7 +47,9 @@ def searched_on(
         if worth > told * (1 + 1e-3):
             told = worth
             say(f"searching on: the best plan so far is worth {format_rate(worth)}, {worth / first - 1:+.1%}")
-        return clock() < ends_s and not budget.stop()
+        left_s = ends_s - clock()
+        part(min(1.0, max(0.0, 1.0 - left_s / budget.seconds)))
+        return left_s > 0 and not budget.stop()
 
     samples, seconds = trained
     return improve_plan(plan, go_on, trained_samples=samples, trained_s=seconds)

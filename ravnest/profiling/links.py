@@ -51,7 +51,14 @@ class LinksMeasured:
 
 
 def measure_links(
-    crew: Agents, facts: Mapping[str, MachineFacts], *, peers: int, seconds: float, seed: int, step: Step
+    crew: Agents,
+    facts: Mapping[str, MachineFacts],
+    *,
+    peers: int,
+    seconds: float,
+    seed: int,
+    step: Step,
+    part: Callable[[float], None] = lambda done: None,
 ) -> LinksMeasured:
     """Measures the links of all nodes in `facts`.
 
@@ -61,8 +68,9 @@ def measure_links(
         seconds: the length of a transfer.
         seed: of the choice of peers.
         step: is told of each slow step as it begins.
+        part: is told how far it is, from 0 to 1.
     """
-    return _Measuring(crew, list(facts), concurrently(facts), peers, seconds, seed, step).run()
+    return _Measuring(crew, list(facts), concurrently(facts), peers, seconds, seed, (step, part)).run()
 
 
 def concurrently(facts: Mapping[str, MachineFacts]) -> int:
@@ -74,25 +82,35 @@ def concurrently(facts: Mapping[str, MachineFacts]) -> int:
 
 class _Measuring:
     def __init__(
-        self, crew: Agents, names: list[str], at_once: int, peers: int, seconds: float, seed: int, step: Step
+        self,
+        crew: Agents,
+        names: list[str],
+        at_once: int,
+        peers: int,
+        seconds: float,
+        seed: int,
+        told: tuple[Step, Callable[[float], None]],
     ) -> None:
         self._crew, self._names, self._at_once = crew, names, at_once
-        self._peers, self._seconds, self._seed, self._step = peers, seconds, seed, step
+        self._peers, self._seconds, self._seed = peers, seconds, seed
+        self._step, self._part = told
         self._found = LinksMeasured()
 
     def run(self) -> LinksMeasured:
         pairs = self._meet()
         rounds = in_rounds(pairs, set, self._at_once)
         self._step(f"latencies of {len(pairs)} pairs")
-        for together_ in rounds:
+        for number, together_ in enumerate(rounds, 1):
             self._ping(together_)
             self._ping([(b, a) for a, b in together_])
+            self._part(number / len(rounds))
         pairs = self._pairs(self._peers, {pair: known.seconds for pair, known in self._found.latencies.items()})
         rounds = in_rounds(pairs, set, self._at_once)
         self._step(f"rates of {len(pairs)} pairs, each way, {self._seconds:g} s each")
-        for together_ in rounds:
+        for number, together_ in enumerate(rounds, 1):
             self._transfer(together_)
             self._transfer([(b, a) for a, b in together_])
+            self._part(number / len(rounds))
         self._stars()
         return self._found
 
@@ -149,7 +167,11 @@ class _Measuring:
         stars = [star for name in self._names if len((star := star_of(name, rates, sending=True)).peers) > 1]
         if stars:
             self._step(f"rates of {format_count(len(stars), 'node')} with several peers at once")
-        for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
+        sending = in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once)
+        stars = [star for name in self._names if len((star := star_of(name, rates, sending=False)).peers) > 1]
+        receiving = in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once)
+        for number, round_ in enumerate(sending):
+            self._part(number / (len(sending) + len(receiving)))
             calls = [self._sending(star.center, star.peers) for star in round_]
             answers = self._crew.ask(calls, _longest_s(calls))
             for star, answer in zip(round_, answers, strict=True):
@@ -162,8 +184,8 @@ class _Measuring:
                     self._found.sent[star.center] = star, together(parts, answer.until_s)
                 except ValueError as error:
                     self._found.alone[key] = str(error)
-        stars = [star for name in self._names if len((star := star_of(name, rates, sending=False)).peers) > 1]
-        for round_ in in_rounds(stars, lambda star: {star.center, *star.peers}, self._at_once):
+        for number, round_ in enumerate(receiving, len(sending)):
+            self._part(number / (len(sending) + len(receiving)))
             pairs = [(peer, star.center) for star in round_ for peer in star.peers]
             calls = [self._sending(peer, (center,)) for peer, center in pairs]
             answers = self._crew.ask(calls, _longest_s(calls))

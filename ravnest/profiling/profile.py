@@ -60,8 +60,14 @@ class Profile:
         return merged(self.measured, known)
 
 
-def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) -> Profile:
-    """Measures all machines and the links between them. `step` is told of each slow step as it begins.
+def profile(
+    crew: Agents,
+    asked: ProfileRequest,
+    step: Callable[[str], None],
+    part: Callable[[float], None] = lambda done: None,
+) -> Profile:
+    """Measures all machines and the links between them. `step` is told of each slow step as it begins, and `part` how
+    far it is, from 0 to 1, where that is known.
 
     Raises InvalidInput for a job that cannot be captured, and RunFailed where no machine could be measured at all.
     """
@@ -74,7 +80,9 @@ def profile(crew: Agents, asked: ProfileRequest, step: Callable[[str], None]) ->
     speeds, unmeasured = _speeds(crew, facts, work, step)
     links = LinksMeasured()
     if len(facts) > 1:
-        links = measure_links(crew, facts, peers=asked.peers, seconds=asked.seconds, seed=asked.seed, step=step)
+        links = measure_links(
+            crew, facts, peers=asked.peers, seconds=asked.seconds, seed=asked.seed, step=step, part=part
+        )
     members = {member.name: member for member in crew.members}
     nodes = [
         node for name, each in facts.items() for node in _nodes(members[name], each, speeds, _sharing(facts, name))

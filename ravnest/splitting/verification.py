@@ -12,7 +12,7 @@ types, and the second that no operation is missing or wrong.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -65,23 +65,31 @@ def verify(
     seed: int = 0,
     whole: bool = True,
     hold: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
+    part: Callable[[float], None] = lambda done: None,
 ) -> Verification:
     """Compare on a sample with real values. The model, on the CPU with weights, is not changed.
 
     whole: whether the program as one stage is compared, too. hold: where the float32 form of a 16-bit weight is kept.
+    part: is told how much of it is done, from 0 to 1.
     Raises ModelNotSplittable naming the mode, the tensor and the largest difference.
     """
     kwargs = dict(kwargs or {})
     captured = replace(captured, loss_parameters=(), loss_buffers=())  # the model alone is compared
-    largest = _largest(captured, model, args, kwargs, seed, whole=whole)
-    short = captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed)
     program = captured.span(0, len(captured.units))
+    passes = (4 if whole else 2) + 2 * is_narrow_anywhere(program)
+    done = count(1)
+
+    def passed() -> None:
+        part(next(done) / passes)
+
+    largest = _largest(captured, model, args, kwargs, seed, whole=whole, passed=passed)
+    short = captured.batch_is_dynamic and _short_batch(captured, model, args, kwargs, seed)
     not_widened = ""
     if is_narrow_anywhere(program):
         if constants := narrow_constants(program):
             not_widened = f"its forward makes a constant of a 16-bit type, {constants[0]!r}"
         else:
-            not_widened = _compare_widely(captured, model, args, kwargs, seed, hold)
+            not_widened = _compare_widely(captured, model, args, kwargs, seed, hold, passed)
     return Verification(largest, short, not_widened)
 
 
@@ -93,6 +101,7 @@ def _largest(
     seed: int,
     *,
     whole: bool,
+    passed: Callable[[], None],
 ) -> float:
     """The largest difference of the stages from the model, in both modes. Raises ModelNotSplittable."""
     largest = 0.0
@@ -103,6 +112,7 @@ def _largest(
         for title, cuts in [("as one stage", [0, len(captured.units)]), *ways] if whole else ways:
             found = _staged(captured, model, args, kwargs, list(cuts), training, seed)
             largest = max(largest, _compare(f"{mode}, {title}", expected, found))
+            passed()
             del found  # before the next gradients
         del expected
     return largest
@@ -115,6 +125,7 @@ def _compare_widely(
     kwargs: Mapping[str, Tensor],
     seed: int,
     hold: Callable[[str, Tensor], Tensor],
+    passed: Callable[[], None],
 ) -> str:
     """Compare with float32 in the place of shorter types. Raises ModelNotSplittable.
 
@@ -132,6 +143,7 @@ def _compare_widely(
             return f"it does not run in float32: {error}"
         found = _staged(captured, model, args, kwargs, list(cuts), training, seed, widely=True)
         _compare(f"{mode}, cut and in float32", expected, found)
+        passed()
         del expected, found
     return ""
 

@@ -1,14 +1,13 @@
-"""Shows the progress of a command: the events of a run, the slow steps of other commands, and notes on standard error.
+"""Shows the progress of a run, and notes on standard error.
 
-In: events of a run, and the names of steps as they begin. Out: on a terminal a table of the clusters that refreshes, a
-bar with the time left and a spinner; elsewhere plain lines. This module decides the words and the layout.
+In: events of a run. Out: on a terminal a table of the clusters that refreshes, and a bar with the time left; elsewhere
+plain lines. This module decides the words and the layout.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -17,7 +16,6 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -320,69 +318,6 @@ def _bar(progress: ProgressEvent, round_number: int, width: int) -> RenderableTy
     bar = Bar(BarColumn(bar_width=room), *([TextColumn("{task.description}")] if beside else []))
     bar.add_task(words, total=total, completed=progress.samples)
     return bar if beside else Group(bar, Text(words, no_wrap=False, overflow="fold"))
-
-
-_LEAST_TOLD_S = 2.0
-"""Before that nobody can say how long the rest of a step takes."""
-_LINE_EVERY_S = 30.0
-
-
-class Steps:
-    """A context: `begin(step)` ends the step before it, which then stays on the screen with the seconds it
-    took.
-    """
-
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds, from any beginning."""
-        self._console = console
-        self._clock = clock
-        self._said_s = 0.0
-        self._status: Status | None = None
-        self._current: str | None = None
-        self._since_s = 0.0
-
-    def begin(self, step: str) -> None:
-        self._end(done=True)
-        self._current, self._since_s = step, self._clock()
-        self._said_s = self._since_s
-        if self._console.is_terminal and not self._console.quiet:
-            self._status = self._console.status(f"{step} …")
-            self._status.start()
-
-    def say(self, detail: str) -> None:
-        """Shows on a terminal, beside the current step, how far it is."""
-        if self._status is not None:
-            self._status.update(f"{self._current} … {detail}")
-
-    def done(self, part: float) -> None:
-        """Says how far the current step is, from 0 to 1, and how long the rest takes at the same speed.
-
-        Elsewhere than on a terminal that is a line now and then, so that a step of an hour is not silent.
-        """
-        now_s = self._clock()
-        took_s = now_s - self._since_s
-        left = f", {duration(took_s * (1 - part) / part)} left" if part > 0 and took_s >= _LEAST_TOLD_S else ""
-        self.say(f"{part:.0%}{left}")
-        if self._status is None and self._current is not None and now_s - self._said_s >= _LINE_EVERY_S:
-            self._said_s = now_s
-            self._console.print(f"[dim]{self._current}: {part:.0%}{left}[/dim]", highlight=False)
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end(done=error is None)
-
-    def _end(self, *, done: bool) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-        if done and self._current is not None:
-            took_s = self._clock() - self._since_s
-            self._console.print(f"[dim]{self._current}: {took_s:.1f} s[/dim]", highlight=False)
-        self._current = None
 
 
 def note(said: str) -> None:

@@ -60,13 +60,16 @@ def worse(plan: Plan) -> Plan:
 
 def test_it_goes_on_while_there_is_time_and_finds_better_plans() -> None:
     begun, said = worse(some_plan()), []
+    told: list[float] = []
     found = searched_on(
         begun,
         Budget(8.0, lambda plan: None),
         said.append,
         trained=(1e9, 1e9),
+        part=told.append,
         clock=itertools.count().__next__,
     )
+    assert (told[-1], sorted(told)) == (1.0, told)
     assert found.predicted.objective > 1.05 * begun.predicted.objective
     assert said[-1].startswith("searching on: the best plan so far is worth ")
     validate(found)

@@ -44,6 +44,23 @@ def measured(refuse: str | None) -> LinksMeasured:
     return measure_links(Crew(refuse), facts, peers=4, seconds=5.0, seed=0, step=lambda step: None)
 
 
+def test_each_step_says_how_far_it_is() -> None:
+    told: list[tuple[str, list[float]]] = []
+    facts: Any = {name: SimpleNamespace(machine_id=name, cores=1) for name in NAMES}
+    measure_links(
+        Crew(None),
+        facts,
+        peers=4,
+        seconds=5.0,
+        seed=0,
+        step=lambda step: told.append((step, [])),
+        part=lambda done: told[-1][1].append(done),
+    )
+    assert [step.split(" of ")[0] for step, _ in told] == ["latencies", "rates", "rates"]
+    assert all(parts == sorted(parts) and len(parts) > 1 for _, parts in told)
+    assert [parts[-1] for _, parts in told[:2]] == [1.0, 1.0]
+
+
 def test_pairs_and_several_peers_at_once() -> None:
     found = measured(None)
     assert len(found.latencies) == 3

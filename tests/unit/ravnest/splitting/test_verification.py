@@ -22,8 +22,10 @@ def test_accepts_what_is_captured_rightly(name: str) -> None:
     case = CASES[name]
     model = seeded(case)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    found = verify(captured_case(name), model, case.args, case.kwargs)
+    told: list[float] = []
+    found = verify(captured_case(name), model, case.args, case.kwargs, part=told.append)
     assert found.largest_difference == 0.0
+    assert (told[-1], sorted(told)) == (1.0, told)
     assert found.short_batches == (case.make is not FixedBatch)
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from ravnest.cli.views.progress import Steps
+from ravnest.cli.views.steps import Steps
 
 
 def test_a_finished_step_stays_with_its_time() -> None:
@@ -37,13 +37,38 @@ def test_how_far_a_step_is_stands_beside_it_on_a_terminal_alone() -> None:
     assert "40%" not in file.getvalue()
 
 
+class Clock:
+    """A clock that stands where it was put."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def test_a_long_step_says_how_far_it_is_and_what_is_left() -> None:
     terminal, file = StringIO(), StringIO()
     for out, is_terminal in ((terminal, True), (file, False)):
-        clock = iter([0.0, 1.0, 20.0, 40.0, 50.0, 80.0]).__next__
+        clock = Clock()
         with Steps(Console(file=out, force_terminal=is_terminal, width=100), clock) as steps:
             steps.begin("evaluating")
-            for part in (0.01, 0.25, 0.5, 0.625):
+            for now_s, part in ((1.0, 0.01), (20.0, 0.25), (40.0, 0.5), (50.0, 0.625)):
+                clock.now_s = now_s
                 steps.done(part)
+            assert str(steps.__rich__()) == "evaluating … 62%, 30.0 s left"
+            clock.now_s = 80.0
     assert "evaluating … 62%, 30.0 s left" in terminal.getvalue()
     assert file.getvalue().splitlines() == ["evaluating: 50%, 40.0 s left", "evaluating: 80.0 s"]
+
+
+def test_a_step_of_which_nobody_knows_what_is_left_says_how_long_it_has_been_going_on() -> None:
+    clock = Clock()
+    with Steps(Console(file=StringIO()), clock) as steps:
+        steps.begin("capturing")
+        assert str(steps.__rich__()) == "capturing … "
+        clock.now_s = 12.0
+        assert str(steps.__rich__()) == "capturing … 12.0 s"
+        steps.say("block 3")
+        assert str(steps.__rich__()) == "capturing … block 3, 12.0 s"
+        steps.begin("planning")
+        assert str(steps.__rich__()) == "planning … "

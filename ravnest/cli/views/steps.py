@@ -1,0 +1,88 @@
+"""Shows the slow steps of a command on standard error.
+
+In: the names of steps as they begin, and how far the present one is, where that is known. Out: on a terminal a spinner
+with what is left, or for how long the step has been going on; elsewhere a line for each step, and one now and then of
+a long one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from ravnest.formatting import duration
+
+_LEAST_TOLD_S = 2.0
+"""Before that nobody can say how long the rest of a step takes."""
+_LINE_EVERY_S = 30.0
+
+
+class Steps:
+    """A context: `begin(step)` ends the step before it, which then stays on the screen with the seconds it
+    took.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds, from any beginning."""
+        self._console = console
+        self._clock = clock
+        self._said_s = 0.0
+        self._status: Status | None = None
+        self._current: str | None = None
+        self._detail = ""
+        self._says_left = False
+        self._since_s = 0.0
+
+    def begin(self, step: str) -> None:
+        self._end(done=True)
+        self._current, self._since_s = step, self._clock()
+        self._said_s, self._detail, self._says_left = self._since_s, "", False
+        if self._console.is_terminal and not self._console.quiet:
+            self._status = self._console.status(self)
+            self._status.start()
+
+    def say(self, detail: str) -> None:
+        """Shows on a terminal, beside the current step, what it does."""
+        self._detail, self._says_left = detail, False
+
+    def done(self, part: float) -> None:
+        """Says how far the current step is, from 0 to 1, and how long the rest takes at the same speed.
+
+        Elsewhere than on a terminal that is a line now and then, so that a step of an hour is not silent.
+        """
+        now_s = self._clock()
+        took_s = now_s - self._since_s
+        left = f", {duration(took_s * (1 - part) / part)} left" if part > 0 and took_s >= _LEAST_TOLD_S else ""
+        self._detail, self._says_left = f"{part:.0%}{left}", bool(left)
+        if self._status is None and self._current is not None and now_s - self._said_s >= _LINE_EVERY_S:
+            self._said_s = now_s
+            self._console.print(f"[dim]{self._current}: {self._detail}[/dim]", highlight=False)
+
+    def __rich__(self) -> Text:
+        """The words beside the spinner, which are asked for again and again."""
+        took_s = self._clock() - self._since_s
+        # Where nobody knows what is left, the time so far says at least that something goes on.
+        since = duration(took_s) if took_s >= _LEAST_TOLD_S and not self._says_left else ""
+        return Text(f"{self._current} … {', '.join(filter(None, (self._detail, since)))}", overflow="fold")
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(done=error is None)
+
+    def _end(self, *, done: bool) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if done and self._current is not None:
+            took_s = self._clock() - self._since_s
+            self._console.print(f"[dim]{self._current}: {took_s:.1f} s[/dim]", highlight=False)
+        self._current = None
