@@ -184,7 +184,7 @@ def _blocks(plan: Plan) -> list[tuple[Sequence[int], str]]:
     for number, cluster in enumerate(plan.clusters):
         regions = Counter(plan.fleet.node(stage.node).region for stage in cluster.stages)
         of[max(regions, key=lambda region: (regions[region], str(region)))].append(number)
-    blocks = []
+    blocks: list[tuple[Sequence[int], str]] = []
     most = sorted(of, key=lambda region: (-len(of[region]), str(region)))[:MOST_REGIONS]
     for region in sorted(most, key=str):
         numbers = sorted(of[region], key=lambda number: rates[number])
