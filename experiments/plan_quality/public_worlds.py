@@ -193,7 +193,7 @@ def _part(model: str, rows: Sequence[Sequence[Cell]], every: int, spent_s: float
                 "simulated",
                 f"samples/s, predicted over simulated, farthest from 1{said}",
                 f"within {WITHIN:.0%}",
-                f"{farthest:.3f}",
+                f"{abs(farthest - 1):.1%} off",
                 verdict(abs(farthest - 1) <= WITHIN),
             ),
         ],
