@@ -7,25 +7,11 @@ two of them.
 import hashlib
 import os
 import shutil
-import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
-
-NICENESS = 10
-"""By how much the thread that writes checkpoints is nicer than its process: it gets a tenth of a core that others want
-whole. A checkpoint takes longer then, for which nobody waits, and not what a stage on the same machine computes with.
-"""
-
-
-def behind_training() -> None:
-    """Let the thread that calls this take what others leave of the processor. Only Linux has priorities of threads."""
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS))
 
 
 class DurableFiles:

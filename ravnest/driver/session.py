@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster_planner import Plan, shadows_among
-from ravnest.checkpoints.durable_files import behind_training
 from ravnest.driver import control as c
 from ravnest.driver.accounts import ResumePosition, RunShape
 from ravnest.driver.arrivals import NodeArrivals
@@ -120,7 +119,7 @@ def train(
         with (
             begins as stages,
             MetricsWriter(prepared.folder.metrics, trackers) as writer,
-            ThreadPoolExecutor(1, "disk", behind_training) as disk,
+            ThreadPoolExecutor(1, "disk") as disk,
         ):
             end = run_end(job, prepared.total_samples, limit, _speed(imitate))
             record = _record(prepared, observer, writer, setups, end)

@@ -1,14 +1,9 @@
 import hashlib
-import os
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
 from safetensors import safe_open
 
-from ravnest.checkpoints.durable_files import NICENESS, DurableFiles, behind_training, sha256_of
+from ravnest.checkpoints.durable_files import DurableFiles, sha256_of
 
 
 def test_views_of_one_vector_are_written_as_tensors_of_their_own(tmp_path):
@@ -51,14 +46,3 @@ def test_sha256(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000)
     assert sha256_of(path) == hashlib.sha256(b"x" * 100_000).hexdigest()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
-def test_the_thread_that_writes_stands_behind_all_others():
-    def niceness():
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    ours = niceness()
-    with ThreadPoolExecutor(1, "disk", behind_training) as disk:
-        assert disk.submit(niceness).result() == min(19, ours + NICENESS)
-    assert niceness() == ours
