@@ -71,6 +71,7 @@ def asked_for(run: Path, kind: str, wait: float, *, as_json: bool) -> RunEvent |
     """Ask a run, wait for its answer, and print that."""
     from ravnest.cli.views.progress import event_line
     from ravnest.driver.observe.report import as_plain
+    from ravnest.results.run_state import run_state
     from ravnest.results.steering import answer, ask
 
     asked = ask(run, "checkpoint" if kind == "checkpoint" else "evaluate")
@@ -79,7 +80,11 @@ def asked_for(run: Path, kind: str, wait: float, *, as_json: bool) -> RunEvent |
         said = str(event_line(event))
     else:
         what = "write a checkpoint" if kind == "checkpoint" else "evaluate"
-        said = f"{asked.run}: it is asked to {what}" + (f"; nothing came of it in {wait:g} s" if wait else "")
+        said = f"{asked.run}: it is asked to {what}"
+        if wait:
+            state = run_state(asked.run).state
+            goes_on = state in ("running", "unknown")
+            said += f"; nothing came of it in {wait:g} s" if goes_on else f"; it is {state} without having done so"
     document = {"run": str(asked.run), "asked": kind, "answer": None if event is None else as_plain(event)}
     _tell(said, document, as_json=as_json)
     return event

@@ -8,6 +8,7 @@ from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.main import app
 from ravnest.driver.node_requests import RunRequest, take_requests
 from ravnest.driver.observe.report import PhaseEvent
+from ravnest.results import steering
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -37,6 +38,17 @@ def test_what_does_not_come_in_time_is_exit_code_1(tmp_path: Path) -> None:
     lock.release()
     assert [each.exit_code for each in told] == [1, 1]
     assert "nothing came of it in 0.01 s" in told[1].output
+
+
+def test_a_run_that_ends_before_it_answers_is_not_said_to_have_been_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_with(tmp_path / "r", PROGRESS)
+    lock = RunLock(run)
+    monkeypatch.setattr(steering, "put_request", lambda *_: lock.release())
+    told = CliRunner().invoke(app, ["evaluate", str(run), "--live"])
+    assert told.exit_code == 1
+    assert told.output.endswith("it is asked to evaluate; it is failed without having done so\n")
 
 
 def test_a_run_that_has_ended_is_told_and_an_evaluation_there_takes_no_other_data(tmp_path: Path) -> None:
