@@ -54,9 +54,11 @@ model: {{factory: {module}:model, args: {{width: {width}}}}}
 data: {{factory: {module}:Data}}
 micro_batch: {micro}
 optimizer: {{name: adamw, lr: 1.0e-3}}
-averaging: {{wire: float16}}
+averaging: {{wire: {wire}}}
+delayed_step: {delayed}
 stop: {{samples: {samples}}}
-evaluate_every: {samples}
+evaluate_every: {every}
+checkpoints: {{keep: {keep}}}
 """
 
 
@@ -64,14 +66,35 @@ class VirtualWorld:
     """One collaboration. `running` it patches what the programs take from the real world."""
 
     def __init__(
-        self, folder: Path, *, steps: int, target: int, micro: int = 8, width: int = 16, latency_s: float = 0.02
+        self,
+        folder: Path,
+        *,
+        steps: int,
+        target: int,
+        micro: int = 8,
+        width: int = 16,
+        latency_s: float = 0.02,
+        wire: str = "float16",
+        delayed: bool = False,
+        every_state: bool = False,
     ) -> None:
+        """`every_state`: the state of each step is kept."""
         self.net = VirtualNetwork(latency_s)
         self.job_file = folder / "job" / "job.yaml"
         self.job_file.parent.mkdir(parents=True)
         module = "virtual_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]  # no two folders share a module
         (self.job_file.parent / f"{module}.py").write_text(CODE)
-        text = JOB.format(module=module, target=target, width=width, micro=micro, samples=steps * target)
+        text = JOB.format(
+            module=module,
+            target=target,
+            width=width,
+            micro=micro,
+            samples=steps * target,
+            wire=wire,
+            delayed=str(delayed).lower(),
+            every=target if every_state else steps * target,
+            keep=steps + 1 if every_state else 2,
+        )
         self.job_file.write_text(text)
         self.job: Job = load_job(self.job_file)
         self.out = folder / "out"
@@ -182,12 +205,18 @@ class _Volunteer(Volunteer):
             now=world.net.now,
             sleep=world.net.sleep,
             patience_s=600.0,
+            beside=self._computing_beside,
         )
         self._world, self._samples_per_s = world, samples_per_s
+
+    def _computing_beside(self) -> "_BesideInTurn":
+        return _BesideInTurn(self._world.net, self._world.job.micro_batch / self._samples_per_s)
 
     def trainer(self, files: dict[str, bytes], job_name: str, session: int) -> Trainer:
         if self._trainer is None:
             self._trainer = Trainer(self._world.job, self._world.job_file, order=f"{self.given.visits}.{session}")
+            if self._world.job.delayed_step:
+                return self._trainer
             compute, micro = self._trainer.compute, self._world.job.micro_batch
 
             def paced(number: int) -> MicroBatch:
@@ -197,3 +226,20 @@ class _Volunteer(Volunteer):
 
             self._trainer.compute = paced  # type: ignore[method-assign]
         return self._trainer
+
+
+class _BesideInTurn:
+    """Work is done at once, and vectors travel for as long as the machine's speed says that it takes."""
+
+    def __init__(self, net: VirtualNetwork, takes_s: float) -> None:
+        self._net, self._takes_s = net, takes_s
+
+    def run(self, work: Callable[[], MicroBatch], tend: Callable[[float], None]) -> MicroBatch:
+        until_s = self._net.now() + self._takes_s
+        made = work()
+        while self._net.now() < until_s:
+            tend(until_s - self._net.now())
+        return made
+
+    def close(self) -> None:
+        pass

@@ -107,7 +107,8 @@ class Backbone:
         self._kept = kept
         self._trainer = kept.trainer
         self._verifier = new_identity()
-        self._owner = StepOwner(self._trainer.target_batch, self._trainer.step)
+        delayed = self._trainer.job.delayed_step
+        self._owner = StepOwner(self._trainer.target_batch, self._trainer.step, delayed=delayed)
         self._sum = StepSum(self._trainer.forms)
         self._checks = SpotChecks(
             self._trainer.job.spot_check_share,
@@ -310,10 +311,12 @@ class Backbone:
         committed: tuple[Mapping[str, int], dict[str, Tensor]] | None = None
         for instruction in self._owner.handle(event, self._now()):
             match instruction:
-                case OpenStep(step=step, stops=stops):
+                case OpenStep(step=step, stops=stops, most_next=most_next):
                     for visitor in self._joined():
                         if visitor.peer in stops:
-                            self._lines.send(visitor.line, OpenMessage(step=step, stop=stops[visitor.peer]))
+                            most = most_next.get(visitor.peer)
+                            opened = OpenMessage(step=step, stop=stops[visitor.peer], most_next=most)
+                            self._lines.send(visitor.line, opened)
                 case CollectOn(step=step, peer=peer):
                     for visitor in self._joined():
                         if peer not in (None, visitor.peer):

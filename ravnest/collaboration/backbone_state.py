@@ -93,8 +93,8 @@ class BackboneState:
 
     def heard(self, step: int, loss: float, samples: int) -> None:
         """A volunteer has a mean loss over so many samples of a step."""
-        if step == self.trainer.step:
-            self._curve.heard(loss, min(samples, self.most_samples))
+        if self.trainer.step <= step <= self.trainer.step + self.trainer.job.delayed_step:
+            self._curve.heard(step, loss, min(samples, self.most_samples))
 
     @property
     def standing(self) -> tuple[int, int]:

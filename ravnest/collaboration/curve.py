@@ -25,26 +25,27 @@ class Curve:
         """`samples`: of all steps that were made before."""
         self._samples = samples
         self._began_s = began_s
-        self._loss = 0.0
-        self._counted = 0
+        self._losses: dict[int, tuple[float, int]] = {}  # by step: the sum over samples, and their number
 
     def begin(self, samples: int, now_s: float) -> None:
         """Another step begins, after so many samples, of which others have made the last ones."""
         self._samples, self._began_s = samples, now_s
-        self._loss, self._counted = 0.0, 0
+        self._losses = {}
 
-    def heard(self, loss: float, samples: int) -> None:
-        """A volunteer has a mean loss over so many samples of the step."""
-        self._loss += loss * samples
-        self._counted += samples
+    def heard(self, step: int, loss: float, samples: int) -> None:
+        """A volunteer has a mean loss over so many samples of the step before which so many were made."""
+        total, counted = self._losses.get(step, (0.0, 0))
+        self._losses[step] = total + loss * samples, counted + samples
 
     def committed(self, step: int, by_peer: Mapping[str, int], norm: float, now_s: float) -> StepEntry:
         """The entry of a step that has just been made: the `step`th, of so many samples by peer."""
         samples = sum(by_peer.values())
         self._samples += samples
-        loss = self._loss / self._counted if self._counted else None
+        total, counted = self._losses.get(step - 1, (0.0, 0))
+        loss = total / counted if counted else None
         seconds = now_s - self._began_s
-        self._loss, self._counted, self._began_s = 0.0, 0, now_s
+        self._losses = {later: heard for later, heard in self._losses.items() if later >= step}
+        self._began_s = now_s
         fields = {
             "step": step,
             "time_s": time.time(),

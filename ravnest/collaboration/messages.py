@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -138,10 +138,12 @@ class ProgressMessage(Message, frozen=True, kw_only=True, tag="progress"):
 
 
 class OpenMessage(Message, frozen=True, kw_only=True, tag="open"):
-    """Send what there is as soon as it is `stop` samples."""
+    """Send what there is as soon as it is `stop` samples. `most_next`: how many may be computed for the next step
+    before that one is opened, where steps are delayed."""
 
     step: Count
     stop: Count
+    most_next: Count | None = None
 
 
 class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):

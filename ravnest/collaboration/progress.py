@@ -28,11 +28,20 @@ class Report:
     at_s: float
     every_s: float
     """It reports at least so often."""
+    most: float = math.inf
+    """It computes no more than so many samples by itself."""
 
     def whole(self, now_s: float) -> int:
         """Its samples by now, as extrapolated, in whole micro-batches."""
         seconds = min(max(0.0, now_s - self.at_s), TRUSTED_REPORTS * self.every_s)
-        return self.samples + self.micro_batch * math.floor(seconds * self.samples_per_s / self.micro_batch)
+        made = math.floor(seconds * self.samples_per_s / self.micro_batch)
+        if self.most < math.inf:
+            made = min(made, max(0, math.ceil((self.most - self.samples) / self.micro_batch)))
+        return self.samples + self.micro_batch * made
+
+    def computes(self, now_s: float) -> bool:
+        """Whether a micro-batch is under way that is counted on."""
+        return self.samples_per_s > 0 and self.trusted(now_s) and self.whole(now_s) < self.most
 
     def trusted(self, now_s: float) -> bool:
         """Whether it was heard so lately that its next micro-batch is counted on."""
@@ -49,8 +58,7 @@ class Report:
 def expected(reports: Mapping[str, Report], now_s: float) -> int:
     """The samples that all have together, with the micro-batches under way."""
     return sum(
-        report.whole(now_s) + (report.micro_batch if report.samples_per_s > 0 and report.trusted(now_s) else 0)
-        for report in reports.values()
+        report.whole(now_s) + (report.micro_batch if report.computes(now_s) else 0) for report in reports.values()
     )
 
 
@@ -77,7 +85,7 @@ def quotas(reports: Mapping[str, Report], needed: float, now_s: float) -> dict[s
     room = MOST_OVER * needed
     for peer in sorted(reports, key=lambda one: (reports[one].next_s(now_s), one)):
         report = reports[peer]
-        if report.samples_per_s <= 0 or not report.trusted(now_s):
+        if not report.computes(now_s):
             continue
         if missing > 0 or report.micro_batch - missing <= room:
             stops[peer] += report.micro_batch

@@ -17,11 +17,16 @@ then: everyone's part is known before its first sample, however old reports are 
 Nor can it do so again and again. Who was counted on and has not sent in time what was asked of it has broken its word,
 and is doubted until it has kept its word 2, 4, 8, … times. What a doubted peer reports opens no step for others, and
 nobody waits for it: it is asked by itself for what it has, while the others compute on, and counts once that has come.
+
+With `delayed` peers compute the next step's batch while a step is open (peer_steps.py). Each is told with the opening
+how much of it it may compute, so that the batch is met where averaging takes longer than computing. When a step is
+committed the next one opens at once, if its batch is full by then; else all are told to go on, without a bound.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ravnest.collaboration.progress import MOST_OVER, Report, full_at_s, quotas
@@ -104,10 +109,12 @@ Event = PeerBecameReady | ProgressCame | ContributionCame | ContributionRefused 
 
 @dataclass(frozen=True)
 class OpenStep:
-    """Tell each of these peers to send what it has as soon as it has so many samples."""
+    """Tell each of these peers to send what it has as soon as it has so many samples. `most_next`: how many of them it
+    may compute for the next step before that one is opened, where steps are delayed."""
 
     step: int
     stops: Mapping[str, int]
+    most_next: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,12 +158,15 @@ class _Word:
 class StepOwner:
     """Owns the number of the step, and what is known of the peers' progress in it."""
 
-    def __init__(self, target_batch: int, step: int = 0) -> None:
+    def __init__(self, target_batch: int, step: int = 0, *, delayed: bool = False) -> None:
         """`step`: the number of steps that have been made."""
         self.target_batch = target_batch
         self.step = step
+        self._delayed = delayed
         self._ready: set[str] = set()
         self._reports: dict[str, Report] = {}
+        self._next: dict[str, Report] = {}  # of the step after this one
+        self._most_next: Mapping[str, int] = {}
         self._last: dict[str, Report] = {}  # of any step
         self._given: Counter[str] = Counter()
         self._awaited: set[str] | None = None  # None: collecting
@@ -210,13 +220,16 @@ class StepOwner:
         match event:
             case PeerBecameReady(peer=peer, step=step):
                 # Who is one step behind takes that step's average next: where steps are short, it may never be less.
-                if self.step - 1 <= step <= self.step:
+                if self.step - 1 <= step <= self.step + self._delayed:
                     self._ready.add(peer)
             case ProgressCame(peer=peer) if peer in self._ready:
                 report = Report(event.samples, event.samples_per_s, event.micro_batch, now_s, event.every_s)
                 self._last[peer] = report
                 if event.step == self.step:
                     self._reports[peer] = report
+                    self._next.pop(peer, None)
+                elif event.step == self.step + self._delayed:
+                    self._next[peer] = replace(report, most=self._most_next.get(peer, math.inf))
             case ContributionCame(peer=peer) if peer in self._ready:
                 alone = self._came(event, now_s)
                 decided = self._decide(now_s)
@@ -243,17 +256,31 @@ class StepOwner:
             self._broke_word(peer)
         self._awaited = None
         if self.needed:
-            self._reports = {}  # what they have not sent they report anew
+            self._reports, self._next = {}, {}  # what they have not sent they report anew
             return [CollectOn(self.step)]
         committed = CommitStep(self.step, dict(self._given))
         self.step += 1
         self._given = Counter()
+        if self._delayed:
+            return [committed, *self._begin_delayed(now_s)]
         self._reports = {peer: replace(one, samples=0, at_s=now_s) for peer, one in self._last.items()}
         opened = self._open(now_s, at_commit=True) if self._reports else []
         if not self.open:
             self._reports = {}  # a longer step: they say themselves when they have begun
             return [committed]
         return [committed, *opened]
+
+    def _begin_delayed(self, now_s: float) -> list[Instruction]:
+        """The step is under way since the one before was opened: it opens, or goes on without a bound."""
+        self._reports, self._next, self._most_next = self._next, {}, {}
+        opened = self._open(now_s)
+        if self.open:
+            return opened
+        self._reports = {
+            peer: replace(one, samples=one.whole(now_s), at_s=now_s, most=math.inf)
+            for peer, one in self._reports.items()
+        }
+        return [CollectOn(self.step), *opened]
 
     def _came(self, event: ContributionCame, now_s: float) -> bool:
         """Take a contribution; returns whether its peer alone was asked for it."""
@@ -296,7 +323,19 @@ class StepOwner:
                 self._asked[peer] = _Word(self.step, least, until_s, alone=False)
         # No volunteer makes more than a whole batch: it waits there, whatever it is taken to have.
         every = {peer: min(stops.get(peer, 0), self.target_batch) for peer in sorted(self._ready)}
-        return [OpenStep(self.step, every)]
+        self._next, self._most_next = {}, self._parts_of_next(now_s) if self._delayed else {}
+        return [OpenStep(self.step, every, self._most_next)]
+
+    def _parts_of_next(self, now_s: float) -> dict[str, int]:
+        """How many samples of the next step's batch fall to each peer whose rate is known; all of them together fill
+        it."""
+        rates = {peer: self._last[peer].samples_per_s for peer in sorted(self._ready & self._last.keys())}
+        rates = {peer: rate for peer, rate in rates.items() if rate and not self._doubted[peer]}
+        fresh = {peer: replace(self._last[peer], samples=0, at_s=now_s, every_s=math.inf) for peer in rates}
+        if not fresh:
+            return {}
+        full_s = full_at_s(fresh, self.target_batch, now_s, 1.01 * self.target_batch / sum(rates.values()))
+        return {} if full_s is None else quotas(fresh, self.target_batch, full_s)
 
     def _trials(self) -> dict[str, int]:
         """A micro-batch for who is doubted and for who has no rate yet, for which nobody waits.
@@ -340,5 +379,6 @@ class StepOwner:
     def _forget(self, peer: str) -> None:
         self._ready.discard(peer)
         self._sent(peer)
+        self._next.pop(peer, None)
         for known in (self._last, self._refused, self._asked, self._broken, self._doubted, self._took_last_s):
             known.pop(peer, None)

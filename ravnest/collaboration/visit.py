@@ -1,43 +1,38 @@
 """One line of a volunteer to a backbone, from its first word to its end.
 
 In: the line, and who the volunteer is. Out: samples that the backbone counts, and averages that are applied. The thread
-that computes also reads what has come, between two micro-batches; peer_steps.py decides what follows. A backbone that
-says nothing for SILENT_S is left. A micro-batch whose loss or gradient is not finite counts as not made.
+that computes also reads what has come, between two micro-batches; peer_steps.py decides what follows. Where steps are
+delayed another thread computes, and vectors travel meanwhile; what has to be decided waits for the end of the
+micro-batch, so only one of the two threads touches the model. A backbone that says nothing for SILENT_S is left. A
+micro-batch whose loss or gradient is not finite counts as not made.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from ravnest.collaboration.code_bundle import require_safe
+from ravnest.collaboration.beside import Beside, BesideInThread
 from ravnest.collaboration.messages import (
-    MOST_CODE_FILES,
     MOST_SPANS,
-    PROTOCOL,
     AliveMessage,
-    ChallengeMessage,
-    CodeMessage,
     CollectMessage,
     EndMessage,
     GotMessage,
-    HelloMessage,
-    JoinMessage,
     OpenMessage,
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
     TensorMessage,
     TransferMessage,
-    WelcomeMessage,
 )
 from ravnest.collaboration.peer_steps import (
     ApplyAverage,
     AverageCame,
     CollectingWentOn,
     CountMicroBatch,
+    ForgetSum,
     MicroBatchMade,
     PeerEvent,
     PeerSteps,
@@ -45,16 +40,15 @@ from ravnest.collaboration.peer_steps import (
     SendContribution,
     StateCame,
     StepOpened,
+    TrainingEnded,
 )
 from ravnest.collaboration.progress import Report
+from ravnest.collaboration.sign_in import IDLE_S, Member, Refused, sign_in
 from ravnest.collaboration.spot_checks import spans_of
 from ravnest.collaboration.trainer import NotFinite, Trainer
-from ravnest.collaboration.transfers import Incoming, Outgoing, form_in_words, pieces
+from ravnest.collaboration.transfers import Incoming, Outgoing, pieces
 from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
-
-ANSWER_S = 60.0
-"""The backbone's next word while a volunteer joins may take so long."""
 
 SILENT_S = 300.0
 """A backbone that works says something every ALIVE_S; it may evaluate or write for some time."""
@@ -67,7 +61,6 @@ OFF = 0.02
 """Progress is told, too, when it is off what the backbone extrapolates by this part of a batch and two micro-batches,
 though never twice in LEAST_REPORT_S."""
 
-IDLE_S = 0.5
 SMOOTHED = 0.3
 """How much the last micro-batch counts in the rate that is reported."""
 
@@ -75,56 +68,37 @@ MOST_NOT_FINITE = 20
 """So many micro-batches in a row that are not finite are no accident: training has diverged."""
 
 
-class Refused(RunFailed):
-    """The backbone has ended the line on purpose, and says why."""
+VECTORS = (TransferMessage, TensorMessage, PieceMessage, GotMessage)
+"""Messages that only carry vectors."""
 
 
 class Diverged(RunFailed):
     """What this volunteer computes is not finite, again and again: another visit would change nothing."""
 
 
-@dataclass
-class Given:
-    """What a volunteer has done so far."""
-
-    samples: int = 0
-    steps: int = 0
-    visits: int = 0
-    micro_batches: int = 0
-    not_finite: int = 0
-    """Micro-batches in a row whose loss or gradient was not finite."""
-    weights: str = ""
-    """The hash of the weights that it holds at its end; empty where it holds none."""
-
-
-@dataclass
-class Member:
-    """Who a volunteer is, and what outlives one visit."""
-
-    name: str
-    public_key: bytes
-    signature: Callable[[bytes], bytes]
-    """Of the backbone's nonce."""
-    trainer: Callable[[dict[str, bytes], str, int], Trainer]
-    """The model of the code that was sent, of a job, for a visit of that number."""
-    tell: Callable[[str], None]
-    given: Given = field(default_factory=Given)
-    signatures: tuple[bytes, ...] = ()
-    """Of the code that was sent last; whether they are any is not known yet."""
-
-
 class Visit:
     """One visit. `run` is all there is to do with it."""
 
-    def __init__(self, member: Member, lines: Lines, line: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        member: Member,
+        lines: Lines,
+        line: int,
+        now: Callable[[], float] = time.monotonic,
+        beside: Callable[[], Beside] = BesideInThread,
+    ) -> None:
+        """`beside`: makes what computes beside sending, where steps are delayed."""
         self._member, self._lines, self._line, self._now = member, lines, line, now
+        self._make_beside = beside
+        self._beside: Beside | None = None
         self._heard_s = now()
         self._trainer: Trainer
         self._steps = PeerSteps()
         self._outgoing = Outgoing()
         self._incoming: Incoming | None = None
         self._lost: dict[str, Tensor] = {}  # what shorter forms have lost of contributions
-        self._mean: dict[str, Tensor] = {}
+        self._means: dict[int, dict[str, Tensor]] = {}  # by step: averages that have come and are not applied
+        self._due = 0  # the step whose average comes next
         self._taken = 0
         self._ended = self._closed = False
         self._reported: Report | None = None
@@ -134,16 +108,29 @@ class Visit:
         self._micro_batch = 1
         self._losses: list[tuple[float, int]] = []
         self._counted: list[int] = []  # the numbers of the micro-batches in the sum
-        self._waiting: list[LineEvent] = []
+        self._computing = False  # another thread has the model
+        self._waiting: list[LineEvent | AverageCame] = []
 
     def run(self, stop: Callable[[], bool]) -> bool:
         """Work until the end of the collaboration (True), or of the line (False).
 
         Raises InvalidInput, Refused, Diverged: another visit would change nothing; RunFailed, or another RavnestError.
         """
-        self._sign_in()
+        self._trainer, waiting = sign_in(self._member, self._lines, self._line, self._now)
+        self._waiting = [*waiting]
+        self._micro_batch = self._trainer.job.micro_batch
+        self._lost = {form.name: torch.zeros(form.elements) for form in self._trainer.forms if form.wire != "exact"}
         self._heard_s = self._now()  # agreeing to the code takes as long as it takes
         self._member.given.visits += 1
+        if not self._trainer.job.delayed_step:
+            return self._work(stop)
+        self._beside, self._steps = self._make_beside(), PeerSteps(delayed=True)
+        try:
+            return self._work(stop)
+        finally:
+            self._beside.close()
+
+    def _work(self, stop: Callable[[], bool]) -> bool:
         while not stop():
             full = self._steps.computes and self._steps.samples >= self._trainer.target_batch
             untold = self._reported is None or self._reported.samples != self._steps.samples
@@ -163,72 +150,38 @@ class Visit:
                 self._compute()
         return True
 
-    # Joining.
-
-    def _sign_in(self) -> None:
-        """Raises RavnestError when this leads to nothing."""
-        challenge = self._next(ChallengeMessage)
-        assert isinstance(challenge, ChallengeMessage)
-        if challenge.protocol != PROTOCOL:
-            raise InvalidInput(f"the backbone speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
-        member = self._member
-        hello = HelloMessage(
-            protocol=PROTOCOL,
-            name=member.name,
-            public_key=member.public_key,
-            signature=member.signature(challenge.nonce),
-        )
-        self._lines.send(self._line, hello)
-        files: dict[str, bytes] = {}
-        while True:
-            message = self._next(CodeMessage, WelcomeMessage)
-            if isinstance(message, WelcomeMessage):
-                break
-            assert isinstance(message, CodeMessage)
-            require_safe(message.path)
-            files[message.path] = message.data
-            if len(files) > MOST_CODE_FILES:
-                raise InvalidInput(f"the backbone sends more than {MOST_CODE_FILES} files")
-        member.signatures = tuple(message.signatures)
-        self._trainer = member.trainer(files, message.job, message.session)
-        self._micro_batch = self._trainer.job.micro_batch
-        self._lost = {form.name: torch.zeros(form.elements) for form in self._trainer.forms if form.wire != "exact"}
-        self._lines.send(self._line, JoinMessage(form=form_in_words(self._trainer.forms), order=self._trainer.order))
-        member.tell(f"joined; takes the state of {len(self._trainer.state_forms(0))} tensors")
-
-    def _next(self, *kinds: type[Message]) -> Message:
-        """The next message, which is of one of these kinds. Raises RavnestError for any other, or none in time."""
-        deadline_s = self._now() + ANSWER_S
-        while not self._waiting:
-            if self._now() > deadline_s:
-                raise RunFailed(f"the backbone said nothing for {ANSWER_S:.0f} s")
-            self._waiting += self._lines.take(IDLE_S)
-        event = self._waiting.pop(0)
-        if isinstance(event, LineClosed):
-            raise RunFailed(f"the line ended: {event.reason}")
-        assert isinstance(event, LineSaid)
-        if isinstance(event.message, RefusedMessage):
-            failure = RunFailed if event.message.may_return else Refused
-            raise failure(f"the backbone refused this volunteer: {event.message.reason}")
-        if not isinstance(event.message, kinds):
-            raise RunFailed(f"the backbone sent {type(event.message).__name__} out of turn")
-        return event.message
-
     # Working.
 
     def _hear(self, wait_s: float) -> None:
-        events = self._waiting or self._lines.take(wait_s)
+        events: list[LineEvent | AverageCame] = self._waiting or [*self._lines.take(wait_s)]
         self._waiting = []
         if events:
             self._heard_s = self._now()
         for event in events:
-            if isinstance(event, LineClosed):
+            if isinstance(event, AverageCame):
+                self._handle(event)
+            elif isinstance(event, LineClosed):
                 self._closed = True
             elif isinstance(event, LineSaid):
-                try:
-                    self._take(event.message, event)
-                except InvalidInput as error:
-                    raise RunFailed(f"the backbone sent what cannot be: {error}") from error
+                self._take_checked(event)
+
+    def _tend(self, wait_s: float) -> None:
+        """While a micro-batch is computed: vectors travel, and all else waits, in its order."""
+        self._computing = True
+        for event in self._lines.take(wait_s):
+            self._heard_s = self._now()
+            if isinstance(event, LineSaid) and isinstance(event.message, VECTORS):
+                self._take_checked(event)
+            else:
+                self._waiting.append(event)
+        self._computing = False
+        self._pump()
+
+    def _take_checked(self, event: LineSaid) -> None:
+        try:
+            self._take(event.message, event)
+        except InvalidInput as error:
+            raise RunFailed(f"the backbone sent what cannot be: {error}") from error
 
     def _take(self, message: Message, event: LineSaid) -> None:
         match message:
@@ -236,13 +189,14 @@ class Visit:
                 failure = RunFailed if message.may_return else Refused
                 raise failure(f"the backbone has ended this visit: {message.reason}")
             case EndMessage():
+                self._handle(TrainingEnded())
                 self._ended = True
             case AliveMessage():
                 pass  # that it has come is what it says
             case GotMessage():
                 self._outgoing.got(message.pieces)
             case OpenMessage():
-                self._handle(StepOpened(message.step, message.stop))
+                self._handle(StepOpened(message.step, message.stop, message.most_next))
             case CollectMessage():
                 self._handle(CollectingWentOn(message.step))
             case TransferMessage():
@@ -261,10 +215,10 @@ class Visit:
     def _begin(self, message: TransferMessage) -> None:
         if message.what == "state" and self._steps.step is None:
             self._incoming = Incoming(message, self._trainer.state_forms(message.step))
-        elif message.what == "average" and message.step == self._steps.step:
+        elif message.what == "average" and message.step == self._due:
             self._incoming = Incoming(message, self._trainer.forms)
         else:
-            raise InvalidInput(f"a {message.what} of step {message.step} at step {self._steps.step}")
+            raise InvalidInput(f"a {message.what} of step {message.step} at step {self._due}")
         self._finish_if_whole()
 
     def _finish_if_whole(self) -> None:
@@ -275,10 +229,16 @@ class Visit:
         if incoming.what == "state":
             self._trainer.load(incoming.vectors, incoming.step)
             self._member.tell(f"holds the state of step {incoming.step}")
+            self._due = incoming.step
             self._handle(StateCame(incoming.step))
         else:
-            self._mean = incoming.vectors
-            self._handle(AverageCame(incoming.step))
+            self._means[incoming.step] = incoming.vectors
+            self._due += 1
+            came = AverageCame(incoming.step)
+            if self._computing:
+                self._waiting.append(came)
+            else:
+                self._handle(came)
 
     def _handle(self, event: PeerEvent) -> None:
         for instruction in self._steps.handle(event):
@@ -297,20 +257,26 @@ class Visit:
                     self._outgoing.put(sent)
                     self._pump()
                     self._member.given.samples += samples
-                case ApplyAverage():
-                    self._trainer.apply(self._mean)
+                case ForgetSum():
+                    self._trainer.forget()
+                    self._counted = []
+                case ApplyAverage(step=step):
+                    self._trainer.apply(self._means.pop(step))
                     self._trainer.forget()
                     self._counted = []
                     self._member.given.steps += 1
 
     def _compute(self) -> None:
-        step = self._steps.step
-        assert step is not None
+        weights = self._steps.applied
         began_s = self._now() if self._made_s is None else self._made_s
         given = self._member.given
         given.micro_batches += 1
         try:
-            made = self._trainer.compute(given.micro_batches - 1)
+            number = given.micro_batches - 1
+            if self._beside is None:
+                made = self._trainer.compute(number)
+            else:
+                made = self._beside.run(lambda: self._trainer.compute(number), self._tend)
         except NotFinite as error:
             given.not_finite += 1
             if given.not_finite >= MOST_NOT_FINITE:
@@ -325,7 +291,7 @@ class Visit:
         self._made_s = self._now()
         seconds = self._made_s - began_s
         self._seconds = seconds if not self._seconds else (1 - SMOOTHED) * self._seconds + SMOOTHED * seconds
-        self._handle(MicroBatchMade(step, made.samples))
+        self._handle(MicroBatchMade(weights, made.samples))
         if self._asks:  # the backbone learns how fast it is before it computes on: the batch may be full soon
             self._asks = False
             self._hear(IDLE_S)

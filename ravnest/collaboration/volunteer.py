@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ravnest.collaboration.beside import Beside, BesideInThread
 from ravnest.collaboration.code_bundle import code_hash, written
 from ravnest.collaboration.invitation import BACKBONE, Invitation
 from ravnest.collaboration.messages import COLLABORATION, signed_part
+from ravnest.collaboration.sign_in import Given, Member, Refused
 from ravnest.collaboration.trainer import Trainer
-from ravnest.collaboration.visit import Diverged, Given, Member, Refused, Visit
+from ravnest.collaboration.visit import Diverged, Visit
 from ravnest.dht import KeyIdentity
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.job.config import load_job
@@ -40,12 +42,13 @@ class Volunteer:
         patience_s: float = 600.0,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        beside: Callable[[], Beside] = BesideInThread,
     ) -> None:
         """`agree`: is called with the code's hash, its folder, its files and what may be signatures of moderators,
-        before any of it is run. `home`: where the code is kept, by its hash."""
+        before any of it is run. `home`: where the code is kept, by its hash. `beside`: see Visit."""
         self._invitation, self._identity, self._name, self._home = invitation, identity, name, home
         self._agree, self._device, self._tell, self._patience_s = agree, device, tell, patience_s
-        self._now, self._sleep = now, sleep
+        self._now, self._sleep, self._beside = now, sleep, beside
         self._trainer: Trainer | None = None
         self.given = Given()
         self._member = Member(name, identity.public_key, self._signature, self.trainer, tell, self.given)
@@ -63,7 +66,7 @@ class Volunteer:
                 visits, dialled_s = self.given.visits, self._now()
                 try:
                     line = lines.dial(host, port, self._invitation.keys(), BACKBONE, DIAL_S)
-                    visit = Visit(self._member, lines, line, self._now)
+                    visit = Visit(self._member, lines, line, self._now, self._beside)
                     if visit.run(stop):
                         return self.given
                     why = "its line ended"

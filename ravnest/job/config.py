@@ -188,6 +188,8 @@ class Job(Section):
     """planned: by a plan over nodes. collaborative: by volunteers who come and go (`ravnest collaborate`)."""
     target_batch: PositiveInt | None = None
     """Samples that make one step of a collaboration, over all volunteers."""
+    delayed_step: Annotated[bool, Field(strict=True)] = False
+    """Whether volunteers compute on while their last batch is averaged: its step is applied one step late."""
     spot_check_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Of so large a share of contributions the backbone computes a micro-batch again, where all have the same data."""
 

@@ -51,6 +51,8 @@ class Moded(Protocol):
     @property
     def target_batch(self) -> int | None: ...
     @property
+    def delayed_step(self) -> bool: ...
+    @property
     def spot_check_share(self) -> float: ...
     @property
     def micro_batch(self) -> int: ...
@@ -67,6 +69,8 @@ def check_mode(job: Moded) -> None:
     if job.mode == "planned":
         if job.target_batch is not None:
             raise ValueError("target_batch: only mode collaborative has one; a plan has update_every")
+        if job.delayed_step:
+            raise ValueError("delayed_step: only mode collaborative delays steps; a plan has max_staleness")
         if job.spot_check_share:
             raise ValueError("spot_check_share: only mode collaborative checks volunteers")
         return
@@ -76,6 +80,10 @@ def check_mode(job: Moded) -> None:
         raise ValueError(f"target_batch: {job.target_batch} is less than one micro_batch ({job.micro_batch})")
     for key in sorted(PLANNED_ONLY & job.model_fields_set):
         raise ValueError(f"{key}: has no meaning in mode collaborative; leave it out")
+    if job.delayed_step and job.spot_check_share:
+        raise ValueError(
+            "spot_check_share: expected 0 with delayed_step: gradients are of weights that the backbone has no more"
+        )
     if job.precision == "float16":
         raise ValueError("precision: mode collaborative takes float32 or bfloat16")
     if job.averaging != AveragingConfig(wire=job.averaging.wire):

@@ -35,6 +35,7 @@ optimizer: {optimizer}
 averaging: {{wire: {wire}}}
 stop: {{samples: {samples}}}
 spot_check_share: {spot_check_share}
+delayed_step: {delayed_step}
 evaluate_every: 64
 """
 
@@ -46,11 +47,13 @@ def job_in(
     wire: str = "float32",
     samples: int = 640,
     spot_check_share: float = 0.0,
+    delayed_step: bool = False,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     module = "parts_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]  # no two folders share a module
     (folder / f"{module}.py").write_text(CODE)
     path = folder / "job.yaml"
     given = {"optimizer": optimizer, "wire": wire, "samples": samples, "spot_check_share": spot_check_share}
+    given["delayed_step"] = "true" if delayed_step else "false"
     path.write_text(JOB.format(module=module, **given))
     return path

@@ -129,6 +129,7 @@ def test_who_turns_its_gradient_is_found_by_a_micro_batch_that_is_computed_again
     (refused,) = world.lines.said(RefusedMessage, 2)
     assert isinstance(refused, RefusedMessage)
     assert "it sends something else than it says" in refused.reason
+    monkeypatch.setattr(spot_checks, "LEAST_LOOKS", 2)  # of eight micro-batches a single look is not
     world.computes(1, 8)
     world.turns(40)
     assert not world.lines.said(RefusedMessage, 1)

@@ -9,6 +9,7 @@ from ravnest.collaboration.peer_steps import (
     AverageCame,
     CollectingWentOn,
     CountMicroBatch,
+    ForgetSum,
     MicroBatchMade,
     PeerEvent,
     PeerInstruction,
@@ -17,6 +18,7 @@ from ravnest.collaboration.peer_steps import (
     SendContribution,
     StateCame,
     StepOpened,
+    TrainingEnded,
 )
 from ravnest.collaboration.step_owner import (
     CollectOn,
@@ -94,12 +96,92 @@ def test_who_has_nothing_and_is_not_waited_for_rests() -> None:
     assert steps.handle(AverageCame(5)) == []
 
 
+def delayed(step: int = 0) -> PeerSteps:
+    steps = PeerSteps(delayed=True)
+    steps.handle(StateCame(step))
+    return steps
+
+
+def test_a_delayed_step_goes_on_with_the_same_weights_and_applies_each_average_one_batch_late() -> None:
+    steps = delayed()
+    steps.handle(StepOpened(0, 10))
+    assert steps.handle(MicroBatchMade(0, 10)) == [
+        CountMicroBatch(),
+        SendContribution(0, 10),
+        ReportProgress(1, 0, due=True),
+    ]
+    assert steps.computes
+    assert (steps.step, steps.applied) == (1, 0)
+    steps.handle(MicroBatchMade(0, 10))
+    assert steps.handle(AverageCame(0)) == [], "it is held until the batch under way is sent"
+    assert steps.handle(StepOpened(1, 10)) == [
+        SendContribution(1, 10),
+        ApplyAverage(0),
+        ReportProgress(2, 0, due=True),
+    ]
+    assert (steps.step, steps.applied) == (2, 1)
+    assert steps.handle(MicroBatchMade(0, 10)) == [], "it was computed by older weights"
+    assert steps.handle(TrainingEnded()) == []
+
+
+def test_a_delayed_step_waits_for_the_average_of_the_last_but_one() -> None:
+    steps = delayed()
+    for step in (0, 1):
+        assert steps.computes
+        steps.handle(StepOpened(step, 10))
+        steps.handle(MicroBatchMade(0, 10))
+    assert not steps.computes, "batch 2 is computed by weights with average 0"
+    assert steps.handle(AverageCame(0)) == [ApplyAverage(0), ReportProgress(2, 0, due=True)]
+    assert steps.computes
+    assert steps.handle(AverageCame(1)) == []
+    assert steps.handle(TrainingEnded()) == [ApplyAverage(1)]
+
+
+def test_who_has_not_sent_its_part_of_a_delayed_step_forgets_it_and_is_as_all_others_then() -> None:
+    steps = delayed()
+    steps.handle(StepOpened(0, 10))
+    steps.handle(MicroBatchMade(0, 10))
+    steps.handle(MicroBatchMade(0, 10))
+    steps.handle(AverageCame(0))
+    assert steps.handle(AverageCame(1)) == [ForgetSum(), ApplyAverage(0), ReportProgress(2, 0, due=True)]
+    assert (steps.step, steps.applied, steps.samples) == (2, 1, 0)
+
+
+def test_where_too_little_has_come_what_there_is_of_the_next_batch_is_given_to_the_delayed_step() -> None:
+    steps = delayed()
+    steps.handle(StepOpened(0, 10))
+    steps.handle(MicroBatchMade(0, 10))
+    steps.handle(MicroBatchMade(0, 10))
+    assert steps.handle(CollectingWentOn(0)) == [ReportProgress(0, 10, due=True)]
+    assert steps.handle(StepOpened(0, 10)) == [SendContribution(0, 10), ReportProgress(1, 0, due=True)]
+
+
+def test_of_the_next_batch_no_more_is_computed_than_was_said_until_it_is_opened_or_goes_on() -> None:
+    for word in (StepOpened(1, 40), CollectingWentOn(1)):
+        steps = delayed()
+        steps.handle(StepOpened(0, 10, most_next=20))
+        steps.handle(MicroBatchMade(0, 10))
+        assert steps.handle(MicroBatchMade(0, 10))[-1] == ReportProgress(1, 10, due=False)
+        assert steps.handle(MicroBatchMade(0, 10))[-1] == ReportProgress(1, 20, due=True)
+        assert not steps.computes
+        steps.handle(word)
+        assert steps.computes
+
+
+def test_who_has_nothing_in_a_delayed_step_begins_the_next_one() -> None:
+    steps = delayed()
+    assert steps.handle(StepOpened(0, 0)) == [ReportProgress(1, 0, due=True)]
+    assert steps.computes
+
+
 class World:
     """A backbone and its peers with queues between them that deliver in order, whenever they like."""
 
-    def __init__(self, seed: int, target: int) -> None:
+    def __init__(self, seed: int, target: int, *, delayed: bool) -> None:
         self.draw = random.Random(seed)
-        self.owner = StepOwner(target)
+        self.delayed = delayed
+        self.owner = StepOwner(target, delayed=delayed)
+        self.applied: dict[str, list[int]] = {}
         self.target = target
         self.now_s = 0.0
         self.peers: dict[str, PeerSteps] = {}
@@ -112,7 +194,8 @@ class World:
     def join(self) -> None:
         name = f"p{self.born}"
         self.born += 1
-        self.peers[name], self.up[name] = PeerSteps(), deque()
+        self.peers[name], self.up[name] = PeerSteps(delayed=self.delayed), deque()
+        self.applied[name] = list(range(self.owner.step))  # in its state
         self.down[name] = deque([StateCame(self.owner.step)])
 
     def lose(self, name: str) -> None:
@@ -131,12 +214,13 @@ class World:
     def carry_out(self, instructions: list[Instruction]) -> None:
         for one in instructions:
             match one:
-                case OpenStep(step=step, stops=stops):
-                    for name in stops.keys() & self.down.keys():
-                        self.down[name].append(StepOpened(step, stops[name]))
-                case CollectOn(step=step):
-                    for queue in self.down.values():
-                        queue.append(CollectingWentOn(step))
+                case OpenStep(step=step, stops=stops, most_next=most_next):
+                    for name in sorted(stops.keys() & self.down.keys()):
+                        self.down[name].append(StepOpened(step, stops[name], most_next.get(name)))
+                case CollectOn(step=step, peer=only):
+                    for name, queue in self.down.items():
+                        if only in (None, name):
+                            queue.append(CollectingWentOn(step))
                 case CommitStep():
                     assert sum(one.samples.values()) == self.sums.pop(one.step) >= self.target
                     self.commits.append(one)
@@ -152,6 +236,12 @@ class World:
                         self.up[name].append(ProgressCame(name, step, samples, 20.0, MICRO, 5.0))
                 case SendContribution(step=step, samples=samples):
                     self.up[name].append(ContributionCame(name, step, samples))
+                case CountMicroBatch():
+                    peer = self.peers[name]
+                    assert peer.step is not None
+                    assert 0 <= peer.step - peer.applied <= self.delayed, "it is too stale"
+                case ApplyAverage(step=step):
+                    self.applied[name].append(step)
 
     def turn(self, name: str) -> None:
         """One thing happens at or to a peer."""
@@ -163,12 +253,13 @@ class World:
             self.at_owner([self.up[name].popleft()])
         elif peer.computes and peer.step is not None:
             self.now_s += 0.05
-            self.at_peer(name, peer.handle(MicroBatchMade(peer.step, MICRO)))
+            self.at_peer(name, peer.handle(MicroBatchMade(peer.applied, MICRO)))
 
 
+@pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_both_sides_make_step_after_step_whatever_is_delayed_or_lost(seed: int) -> None:
-    world = World(seed, target=150)
+def test_both_sides_make_step_after_step_whatever_is_slow_or_lost(seed: int, delayed: bool) -> None:
+    world = World(seed, target=150, delayed=delayed)
     for _ in range(3):
         world.join()
     for _ in range(2500):
@@ -194,4 +285,7 @@ def test_both_sides_make_step_after_step_whatever_is_delayed_or_lost(seed: int) 
         for name, queue in world.down.items():
             if queue:
                 world.at_peer(name, world.peers[name].handle(queue.popleft()))
-    assert {peer.step for peer in world.peers.values()} == {world.owner.step}
+    for name, peer in world.peers.items():
+        world.at_peer(name, peer.handle(TrainingEnded()))
+        assert peer.applied == world.owner.step
+        assert world.applied[name] == list(range(world.owner.step)), "each average once, in order"

@@ -319,3 +319,65 @@ def test_one_peer_gives_no_more_than_a_batch_unasked() -> None:
     assert not owner.counts("liar", 0)
     assert owner.open
     assert owner.handle(ContributionCame("a", 0, 10), 1.0) == [CommitStep(0, {"liar": 100, "a": 10})]
+
+
+def delayed_owner(*peers: str, target: int = 100) -> StepOwner:
+    owner = StepOwner(target, delayed=True)
+    for peer in peers:
+        owner.handle(PeerBecameReady(peer, 0), 0.0)
+    return owner
+
+
+def opened_with_two(owner: StepOwner) -> OpenStep:
+    owner.handle(progress("a", 40), 1.0)
+    (opened,) = owner.handle(progress("b", 50, rate=30.0), 1.0)
+    assert isinstance(opened, OpenStep)
+    return opened
+
+
+def test_with_the_opening_of_a_delayed_step_each_is_told_its_part_of_the_next_batch() -> None:
+    opened = opened_with_two(delayed_owner("a", "b"))
+    assert 100 <= sum(opened.most_next.values()) <= 105
+    assert opened.most_next["b"] > opened.most_next["a"]
+
+
+def test_a_delayed_step_opens_with_the_commit_of_the_one_before_where_its_batch_is_full_by_then() -> None:
+    owner = delayed_owner("a", "b")
+    opened = opened_with_two(owner)
+    for peer, samples in opened.most_next.items():
+        owner.handle(PeerBecameReady(peer, 1), 2.0)
+        owner.handle(progress(peer, samples, rate=30.0, step=1), 2.0)
+    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 30.0)
+    committed, again = owner.handle(ContributionCame("b", 0, opened.stops["b"]), 30.0)
+    assert isinstance(committed, CommitStep)
+    assert isinstance(again, OpenStep)
+    assert again.step == 1
+    assert again.stops == opened.most_next, "nobody is taken to have computed more than it was told"
+
+
+def test_a_delayed_step_that_is_not_full_at_the_commit_goes_on_without_a_bound() -> None:
+    owner = delayed_owner("a", "b")
+    opened = opened_with_two(owner)
+    owner.handle(progress("a", 10, step=1), 2.0)
+    owner.handle(progress("b", 10, step=1), 2.0)
+    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 2.1)
+    found = owner.handle(ContributionCame("b", 0, opened.stops["b"]), 2.1)
+    assert found == [CommitStep(0, opened.stops), CollectOn(1)]
+    owner.handle(PeerLeft("a"), 2.2)
+    due_s = owner.next_due_s(2.2)
+    assert due_s is not None, "the one that is left fills the batch by itself"
+    (again,) = owner.handle(TimePassed(), due_s + 0.1)
+    assert isinstance(again, OpenStep)
+    assert again.stops == {"b": 100}
+
+
+def test_a_delayed_step_of_which_too_little_has_come_is_collected_further() -> None:
+    owner = delayed_owner("a", "b")
+    opened = opened_with_two(owner)
+    owner.handle(progress("a", 10, step=1), 2.0)
+    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 2.1)
+    assert owner.handle(PeerLeft("b"), 2.2) == [CollectOn(0)]
+    (again,) = owner.handle(progress("a", 100 - opened.stops["a"], step=0), 3.0)
+    assert isinstance(again, OpenStep)
+    assert again.step == 0
+    assert owner.handle(ContributionCame("a", 0, 100 - opened.stops["a"]), 4.0)[0] == CommitStep(0, {"a": 100})

@@ -1,5 +1,6 @@
 """A visit over real lines is tested in tests/integration/test_collaboration.py; here its deadlines and refusals."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ravnest.collaboration.messages import (
     AliveMessage,
     ChallengeMessage,
     EndMessage,
+    GotMessage,
     JoinMessage,
     OpenMessage,
     ProgressMessage,
@@ -18,9 +20,10 @@ from ravnest.collaboration.messages import (
     TransferMessage,
     WelcomeMessage,
 )
+from ravnest.collaboration.sign_in import Member, Refused
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
 from ravnest.collaboration.transfers import pieces
-from ravnest.collaboration.visit import MOST_NOT_FINITE, SILENT_S, Diverged, Member, Refused, Visit
+from ravnest.collaboration.visit import MOST_NOT_FINITE, SILENT_S, Diverged, Visit
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
 from ring_allreduce.transport import LineSaid, Message
@@ -28,9 +31,9 @@ from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 
-def visit_of(folder: Path) -> tuple[Visit, LinesTwin, Member, Trainer]:
+def visit_of(folder: Path, *, delayed_step: bool = False) -> tuple[Visit, LinesTwin, Member, Trainer]:
     """A visit to which a backbone has said all that it says until the state is there."""
-    path = job_in(folder)
+    path = job_in(folder, delayed_step=delayed_step)
     trainer, lines = Trainer(load_job(path), path), LinesTwin()
     member = Member("ada", b"k" * 32, lambda nonce: b"s" * 64, lambda files, job, session: trainer, lambda _: None)
 
@@ -118,3 +121,39 @@ def test_who_is_put_out_without_a_fault_of_its_own_may_return(tmp_path: Path, ma
     with pytest.raises(RunFailed, match="too slow") as raised:
         visit.run(every(100))
     assert isinstance(raised.value, Refused) is not may_return
+
+
+def test_where_steps_are_delayed_an_average_is_taken_while_a_micro_batch_is_computed_and_applied_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, lines, member, trainer = visit_of(tmp_path, delayed_step=True)
+    compute, send, taken, held = trainer.compute, lines.send, threading.Event(), [-1]
+    mean = [(form, torch.ones(form.elements)) for form in trainer.forms]
+
+    def watched(line: int, message: Message, tensors: tuple[torch.Tensor, ...] = ()) -> None:
+        send(line, message, tensors)
+        if isinstance(message, GotMessage) and held[0] == 0:
+            taken.set()
+
+    def during(number: int) -> MicroBatch:
+        made = compute(number)
+        if number == 1:  # it has given one to step 0, and this one is of step 1
+            held[0] = trainer.step
+            for message, tensors in pieces("average", 0, 8, mean):
+                lines.events.append(LineSaid(3, message, tensors))
+            lines.events.append(LineSaid(3, OpenMessage(step=1, stop=16), ()))
+            assert taken.wait(30.0), "the average is not taken before the micro-batch is made"
+            assert trainer.step == 0, "another thread has the model"
+        if number == 2:
+            assert trainer.step == 0, "the second batch is by weights without the average of the first"
+        if number == 3:
+            assert trainer.step == 1
+            lines.events.append(LineSaid(3, EndMessage(step=1), ()))
+        return made
+
+    monkeypatch.setattr(lines, "send", watched)
+    monkeypatch.setattr(trainer, "compute", during)
+    lines.events.append(LineSaid(3, OpenMessage(step=0, stop=8), ()))
+    assert visit.run(every(1000))
+    assert held == [0]
+    assert (trainer.step, member.given.steps, member.given.samples) == (1, 1, 24)

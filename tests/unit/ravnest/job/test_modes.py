@@ -25,6 +25,12 @@ def test_a_job_is_planned_unless_it_says_otherwise() -> None:
         ({"mode": "collaborative", "target_batch": 64, "precision": "float16"}, "precision"),
         ({"mode": "collaborative", "target_batch": 64, "averaging": {"weighting": "equal"}}, "averaging"),
         ({"mode": "together"}, "mode"),
+        ({"delayed_step": True}, "delayed_step"),
+        ({"mode": "collaborative", "target_batch": 64, "delayed_step": "soon"}, "delayed_step"),
+        (
+            {"mode": "collaborative", "target_batch": 64, "delayed_step": True, "spot_check_share": 0.1},
+            "spot_check_share",
+        ),
     ],
 )
 def test_keys_that_do_not_fit_the_mode_are_refused_by_name(keys: dict[str, Any], key: str) -> None:

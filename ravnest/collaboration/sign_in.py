@@ -1,0 +1,123 @@
+"""Who a volunteer is, and its first words on a line: it proves its key, is sent the code, and makes the model.
+
+In: a line to a backbone, and a member. Out: the member's trainer, and what else has come on the line; or why this leads
+to nothing. Each word of the backbone has to come within ANSWER_S.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ravnest.collaboration.code_bundle import require_safe
+from ravnest.collaboration.messages import (
+    MOST_CODE_FILES,
+    PROTOCOL,
+    ChallengeMessage,
+    CodeMessage,
+    HelloMessage,
+    JoinMessage,
+    RefusedMessage,
+    WelcomeMessage,
+)
+from ravnest.collaboration.trainer import Trainer
+from ravnest.collaboration.transfers import form_in_words
+from ravnest.errors import InvalidInput, RunFailed
+from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
+
+ANSWER_S = 60.0
+"""The backbone's next word while a volunteer joins may take so long."""
+
+IDLE_S = 0.5
+
+
+@dataclass
+class Given:
+    """What a volunteer has done so far."""
+
+    samples: int = 0
+    steps: int = 0
+    visits: int = 0
+    micro_batches: int = 0
+    not_finite: int = 0
+    """Micro-batches in a row whose loss or gradient was not finite."""
+    weights: str = ""
+    """The hash of the weights that it holds at its end; empty where it holds none."""
+
+
+@dataclass
+class Member:
+    """Who a volunteer is, and what outlives one visit."""
+
+    name: str
+    public_key: bytes
+    signature: Callable[[bytes], bytes]
+    """Of the backbone's nonce."""
+    trainer: Callable[[dict[str, bytes], str, int], Trainer]
+    """The model of the code that was sent, of a job, for a visit of that number."""
+    tell: Callable[[str], None]
+    given: Given = field(default_factory=Given)
+    signatures: tuple[bytes, ...] = ()
+    """Of the code that was sent last; whether they are any is not known yet."""
+
+
+class Refused(RunFailed):
+    """The backbone has ended the line on purpose, and says why."""
+
+
+def sign_in(member: Member, lines: Lines, line: int, now: Callable[[], float]) -> tuple[Trainer, list[LineEvent]]:
+    """Return the trainer of the code that was sent, and events that have come and were not looked at.
+
+    Raises RavnestError when this leads to nothing.
+    """
+    said = _Words(lines, line, now)
+    challenge = said.next(ChallengeMessage)
+    assert isinstance(challenge, ChallengeMessage)
+    if challenge.protocol != PROTOCOL:
+        raise InvalidInput(f"the backbone speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
+    hello = HelloMessage(
+        protocol=PROTOCOL,
+        name=member.name,
+        public_key=member.public_key,
+        signature=member.signature(challenge.nonce),
+    )
+    lines.send(line, hello)
+    files: dict[str, bytes] = {}
+    while True:
+        message = said.next(CodeMessage, WelcomeMessage)
+        if isinstance(message, WelcomeMessage):
+            break
+        assert isinstance(message, CodeMessage)
+        require_safe(message.path)
+        files[message.path] = message.data
+        if len(files) > MOST_CODE_FILES:
+            raise InvalidInput(f"the backbone sends more than {MOST_CODE_FILES} files")
+    member.signatures = tuple(message.signatures)
+    trainer = member.trainer(files, message.job, message.session)
+    lines.send(line, JoinMessage(form=form_in_words(trainer.forms), order=trainer.order))
+    member.tell(f"joined; takes the state of {len(trainer.state_forms(0))} tensors")
+    return trainer, said.waiting
+
+
+class _Words:
+    """What the backbone says, one by one."""
+
+    def __init__(self, lines: Lines, line: int, now: Callable[[], float]) -> None:
+        self._lines, self._line, self._now = lines, line, now
+        self.waiting: list[LineEvent] = []
+
+    def next(self, *kinds: type[Message]) -> Message:
+        """The next message, which is of one of these kinds. Raises RavnestError for any other, or none in time."""
+        deadline_s = self._now() + ANSWER_S
+        while not self.waiting:
+            if self._now() > deadline_s:
+                raise RunFailed(f"the backbone said nothing for {ANSWER_S:.0f} s")
+            self.waiting += self._lines.take(IDLE_S)
+        event = self.waiting.pop(0)
+        if isinstance(event, LineClosed):
+            raise RunFailed(f"the line ended: {event.reason}")
+        assert isinstance(event, LineSaid)
+        if isinstance(event.message, RefusedMessage):
+            failure = RunFailed if event.message.may_return else Refused
+            raise failure(f"the backbone refused this volunteer: {event.message.reason}")
+        if not isinstance(event.message, kinds):
+            raise RunFailed(f"the backbone sent {type(event.message).__name__} out of turn")
+        return event.message
