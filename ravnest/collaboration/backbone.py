@@ -107,8 +107,8 @@ class Backbone:
         self._kept = kept
         self._trainer = kept.trainer
         self._verifier = new_identity()
-        delayed = self._trainer.job.delayed_step
-        self._owner = StepOwner(self._trainer.target_batch, self._trainer.step, delayed=delayed)
+        given = self._trainer.target_batch, self._trainer.step
+        self._owner = StepOwner(*given, delayed=self._trainer.job.delayed_step)
         self._sum = StepSum(self._trainer.forms)
         self._checks = SpotChecks(
             self._trainer.job.spot_check_share,
@@ -313,21 +313,18 @@ class Backbone:
             match instruction:
                 case OpenStep(step=step, stops=stops, most_next=most_next):
                     for visitor in self._joined():
-                        if visitor.peer in stops:
-                            most = most_next.get(visitor.peer)
-                            opened = OpenMessage(step=step, stop=stops[visitor.peer], most_next=most)
+                        if (stop := stops.get(visitor.peer)) is not None:
+                            opened = OpenMessage(step=step, stop=stop, most_next=most_next.get(visitor.peer))
                             self._lines.send(visitor.line, opened)
                 case CollectOn(step=step, peer=peer):
                     for visitor in self._joined():
-                        if peer not in (None, visitor.peer):
-                            continue
-                        self._lines.send(visitor.line, CollectMessage(step=step))
+                        if peer in (None, visitor.peer):
+                            self._lines.send(visitor.line, CollectMessage(step=step))
                 case CommitStep():
                     committed = instruction.samples, self._hand_on(instruction)
                 case PutOut(peer=peer, reason=reason):
-                    for visitor in list(self._joined()):
-                        if visitor.peer == peer:
-                            self._put_out(visitor, reason)
+                    for visitor in [one for one in self._joined() if one.peer == peer]:
+                        self._put_out(visitor, reason)
         if committed is not None:
             self._kept.apply(*committed)
             self._send_ledger([one for one in self._joined() if one.follows], *self._kept.ledger())

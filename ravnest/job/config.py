@@ -183,7 +183,6 @@ class Job(Section):
 
     metrics: tuple[Annotated[str | MeasureConfig | FactoryConfig | FunctionConfig, BeforeValidator(_metric)], ...] = ()
     """Shown at evaluations beside the loss: accuracy, perplexity, functions or factories."""
-
     mode: Mode = "planned"
     """planned: by a plan over nodes. collaborative: by volunteers who come and go (`ravnest collaborate`)."""
     target_batch: PositiveInt | None = None
@@ -192,7 +191,6 @@ class Job(Section):
     """Whether volunteers compute on while their last batch is averaged: its step is applied one step late."""
     spot_check_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Of so large a share of contributions the backbone computes a micro-batch again, where all have the same data."""
-
     micro_batch: PositiveInt = 8
     """Samples that one forward and one backward of a stage handle."""
 
