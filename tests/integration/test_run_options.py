@@ -25,6 +25,7 @@ AVERAGING = {
     "outer": {"nesterov": {"lr": 0.7, "momentum": 0.5}},
     "wire": "int8",
     "robust": "none",
+    "hierarchical": False,
     "buffers": {},
 }
 NOTING = [{"factory": "tiny:noting", "args": {"path": "noted"}}]
