@@ -26,8 +26,7 @@ FASTER = 2.0
 
 Row = tuple[int, float, str, str, float | None, float | None, float, float, float]
 """Members, MB, form on the wire, sizes of groups; seconds of a round: one ring and a ring of rings as simulated, both
-by the formulas;
-the part of the time between two rounds that the ring of rings takes, by its formula."""
+by the formulas; the part of the time between two rounds that the ring of rings takes, by its formula."""
 
 
 def run(*, quick: bool) -> Part:

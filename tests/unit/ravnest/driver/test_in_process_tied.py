@@ -48,7 +48,7 @@ def test_with_a_flush_at_each_update_it_is_training_of_the_tied_model(changes, p
     job = tiny_job(**changes, max_staleness=0, optimizer=SGD, average_every=100_000)
     result = local_run(job, parts=(parts,)).run()
     expected, model = plain_losses(job, len(result.losses["c0"]))
-    # Losses begin at 31, where float32 is exact to 2e-6 and no further.
+    # Losses begin at 31, where float32 is exact to 2e-6; some processors end two steps 2.2e-6 apart.
     assert result.losses["c0"] == pytest.approx(expected, abs=4e-6)
     anchor = state_of(job, result.checkpoints[-1])
     assert max((anchor[name] - tensor).abs().max() for name, tensor in model.state_dict().items()) < 1e-6
@@ -63,8 +63,7 @@ def test_other_options_change_nothing_about_it(changes):
     job = tiny_job(**EVERYWHERE, **changes, max_staleness=0, optimizer=SGD, average_every=100_000)
     result = local_run(job, parts=(4,)).run()
     expected, _ = plain_losses(job, len(result.losses["c0"]))
-    # Losses begin at 31, where float32 is exact to 2e-6 and no further.
-    assert result.losses["c0"] == pytest.approx(expected, abs=4e-6)
+    assert result.losses["c0"] == pytest.approx(expected, abs=2e-6)
     stale = local_run(job.model_copy(update={"max_staleness": 1}), parts=(4,)).run()
     assert all(max(found) <= 1 for found in stale.staleness.values())
 
