@@ -114,8 +114,7 @@ class Lines:
         """`listen`: host, port (0: any free one) and the keys of this end. Raises TransportError."""
         self._envelope = Envelope(codec, token, max_message_bytes)
         self._max_message_bytes = max_message_bytes
-        self._most_unread_bytes = most_unread_bytes
-        self._most_queued_bytes = most_queued_bytes
+        self._most_unread_bytes, self._most_queued_bytes = most_unread_bytes, most_queued_bytes
         self._most_bytes = most_bytes
         self._listener = None if listen is None else EncryptedListener(*listen)
         self._lock = threading.Lock()
@@ -128,6 +127,7 @@ class Lines:
         self._wake_writer.setblocking(False)
         self._wake_reader.setblocking(False)
         self._closing = False
+        self._ended = False  # under the lock: the thread serves no line any more
         self._failure: Exception | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
@@ -144,7 +144,8 @@ class Lines:
     def dial(self, host: str, port: int, keys: Keys, peer: str, timeout_s: float) -> int:
         """Open a line to the Lines of `peer`; returns its number. Frames of any length are taken from it at once.
 
-        Raises InvalidInput when `peer` refuses the key, DeadlinePassed when there was no handshake with it in time.
+        Raises InvalidInput where `peer` refuses the key, DeadlinePassed without a handshake in time, TransportError
+        where these lines have ended.
         """
         stream = EncryptedStream(host, port, keys, peer, timeout_s)
         with self._lock:
@@ -166,8 +167,7 @@ class Lines:
             body += data
         frame = memoryview(_LENGTH.pack(len(body)) + bytes(body))
         with self._lock:
-            known = self._lines.get(line)
-            if known is None:
+            if (known := self._lines.get(line)) is None:
                 return
             known.outgoing.append(frame)
             known.queued_bytes += frame.nbytes
@@ -199,15 +199,13 @@ class Lines:
     def trust(self, line: int) -> None:
         """Take frames of any length from a line of which it is known now who is behind it."""
         with self._lock:
-            known = self._lines.get(line)
-            if known is not None:
+            if (known := self._lines.get(line)) is not None:
                 known.most_frame_bytes = self._max_message_bytes
 
     def hang_up(self, line: int, reason: str) -> None:
         """Send what is queued for a line, as far as it takes it at once, and end it."""
         with self._lock:
-            known = self._lines.get(line)
-            if known is not None:
+            if (known := self._lines.get(line)) is not None:
                 known.hang_up = known.hang_up or reason
         self._wake()
 
@@ -222,9 +220,9 @@ class Lines:
         self._thread.join(CLOSE_S)
 
     def _wake(self) -> None:
-        # A full pipe means that a wake is on its way; a closed one, that nobody waits any more.
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"\0")
+        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe: a wake is on its way
+            if not self._ended:  # else its descriptor may be another file's by now
+                self._wake_writer.send(b"\0")
 
     def _hold(self, n_bytes: int) -> None:
         """So much more is held. Beyond the bound the line ends that holds most; the lock is held."""
@@ -234,7 +232,10 @@ class Lines:
             most.hang_up = most.hang_up or f"all lines together hold {self._held_bytes} bytes, and it holds most"
 
     def _added(self, connection: socket.socket, most_frame_bytes: int) -> _Line:
-        """Number a new line; the lock is held."""
+        """Number a new line; the lock is held. Raises TransportError once no line is served any more."""
+        if self._ended:
+            connection.close()
+            raise TransportError("no line can be opened any more: this side has ended")
         connection.setblocking(False)
         line = _Line(self._next, connection, most_frame_bytes)
         self._lines[self._next] = line
@@ -255,14 +256,15 @@ class Lines:
             self._failure = error
         finally:
             with self._lock:
+                self._ended = True
                 remaining = list(self._lines.values())
+                self._wake_writer.close()
             for line in remaining:
                 self._end(line, "this side has ended")
             if self._listener is not None:
                 self._listener.close()
             self._selector.close()
             self._wake_reader.close()
-            self._wake_writer.close()
 
     def _turn(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -274,8 +276,7 @@ class Lines:
             else:
                 self._read(key.data)
         with self._lock:  # once for both: a line that is new a moment later is not busy yet
-            new = list(self._new)
-            self._new.clear()
+            new, self._new = self._new, deque()
             busy = [line for line in self._lines.values() if line.outgoing or line.hang_up]
         for line in new:
             self._selector.register(line.socket, selectors.EVENT_READ, line)
@@ -342,8 +343,8 @@ class Lines:
     def _write(self, line: _Line) -> None:
         blocked = False
         while not blocked:
-            with self._lock:
-                head = line.outgoing[0] if line.outgoing else None
+            with self._lock:  # once for both: what is queued before the word to hang up goes first
+                head, hang_up = line.outgoing[0] if line.outgoing else None, line.hang_up
             if head is None:
                 break
             try:
@@ -357,12 +358,11 @@ class Lines:
             with self._lock:
                 line.queued_bytes -= sent
                 self._held_bytes -= sent
-                if sent == head.nbytes:
-                    line.outgoing.popleft()
-                else:
-                    line.outgoing[0] = head[sent:]
-        if line.hang_up is not None:
-            self._end(line, line.hang_up)
+                line.outgoing.popleft()
+                if sent < head.nbytes:
+                    line.outgoing.appendleft(head[sent:])
+        if hang_up is not None:
+            self._end(line, hang_up)
             return
         if line.number in self._lines:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)

@@ -2,7 +2,8 @@
 
 In: a seed, the modules, and what each thread does. Out: nothing, or the first error of a thread. One thread runs at a
 time. Before each line of the chosen modules (`sys.settrace`) it draws who goes on, so the same seed and code give the
-same order, and a seed that fails fails again. Locks that are made inside `locks()` give way instead of blocking.
+same order, and a seed that fails fails again. Some seeds change threads at nearly each line, others seldom: so one
+thread may do much between two lines of another. Locks that are made inside `locks()` give way instead of blocking.
 
 A race inside one line is not found: `a += 1` counts as one step here.
 """
@@ -20,6 +21,9 @@ from unittest import mock
 MOST_STEPS = 20_000
 """A schedule that takes more steps stands still."""
 
+STAYS = (0.0, 0.5, 0.9, 0.97)
+"""One of these is how likely a thread goes on, without another draw."""
+
 WAIT_S = 60.0
 
 
@@ -28,6 +32,7 @@ class Interleaving:
 
     def __init__(self, seed: int, modules: Sequence[ModuleType]) -> None:
         self._draw = random.Random(seed)
+        self._stays = self._draw.choice(STAYS)
         self._files = {module.__file__ for module in modules}
         self._turns: list[threading.Semaphore] = []
         self._alive: list[int] = []
@@ -68,7 +73,8 @@ class Interleaving:
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise AssertionError(f"nothing is done after {MOST_STEPS} steps: the threads wait for each other")
-        chosen = self._draw.choice(self._alive)
+        stays = self._draw.random() < self._stays
+        chosen = mine if stays else self._draw.choice(self._alive)
         if chosen != mine:
             self._go_on(chosen)
             self._turns[mine].acquire()

@@ -14,8 +14,13 @@ from ring_allreduce.transport import Lane, stats
 from ring_allreduce.transport.shared import memory
 from tests.races import interleaving
 from tests.races.interleaving import Interleaving
+from tests.races.lines_in_threads import (
+    last_words_before_lines_are_hung_up,
+    lines_that_are_dialled_while_they_end,
+    lines_that_two_threads_use_while_they_end,
+)
 
-QUICK, SLOW = 40, 2500
+QUICK, SLOW = 40, 1430
 
 
 class Box:
@@ -228,6 +233,9 @@ STRUCTURES: dict[str, Callable[[int], None]] = {
         strangers_that_come_in_several_threads,
         state_that_changes_while_it_is_sent,
         slots_that_are_let_go_of_in_another_thread,
+        lines_that_two_threads_use_while_they_end,
+        lines_that_are_dialled_while_they_end,
+        last_words_before_lines_are_hung_up,
     )
 }
 
@@ -247,7 +255,7 @@ def test_it_holds_in_some_orders(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_it_holds_in_thousands_of_orders(name: str) -> None:
     tried(name, range(QUICK, QUICK + SLOW))
