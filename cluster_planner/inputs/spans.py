@@ -10,8 +10,11 @@ after its forward, so it keeps those of one micro-batch, and the inputs of the W
 alive when it makes an update, so it keeps one version of its weights. The optimizer's parameters are the newest
 version, not one more. In a synchronous schedule each stage keeps the saved activations of as many micro-batches as the
 schedule holds there (model_costs.py; with gpipe all of an update, at the last stage too), and one input that waits. A
-stage that recomputes keeps the inputs instead, the gradients that wait, and the activations of one micro-batch; its
-forward counts twice. Tied parameters come on top where stages borrow them, and in the first and the last stage the
+stage that recomputes keeps the inputs instead, and the gradients that wait; its forward counts twice. It recomputes in
+the way that takes less memory: all its units at once, which takes the activations of one micro-batch, or unit by unit,
+which takes those of its largest unit, and of each micro-batch in flight the inputs of all units.
+
+Tied parameters come on top where stages borrow them, and in the first and the last stage the
 processes that read ahead.
 
 The first and the last stage read the data. Without readers each reads a micro-batch before its forward, which takes
@@ -73,6 +76,9 @@ class SpanCosts:
         self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) + workload.tied_bytes(unit) for unit in units])
         """[cut position] → bytes that it sends back."""
         self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
+        self._saved_of_units = np.array([unit.saved_bytes for unit in units], dtype=np.float64)
+        self._inner = np.cumsum(_at_cuts([unit.boundary_bytes for unit in units]))
+        """[cut position] → what is alive at it and at all cuts before it, for one sample, in the model's precision."""
         self._tied = _at_cuts([unit.tied_bytes for unit in units])
         self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
 
@@ -139,7 +145,8 @@ class SpanCosts:
         saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
         queued = float(self._arriving[start])
         if recomputes:
-            in_flight = saved + (window + 1) * queued + window * float(self.gradient_bytes[end])
+            waiting = (window + 1) * queued + window * float(self.gradient_bytes[end])
+            in_flight = waiting + min(saved, self._unit_by_unit(start, end, window))
         elif self.workload.is_synchronous:
             in_flight = window * saved + queued
         else:
@@ -150,6 +157,19 @@ class SpanCosts:
         work = self.workload
         process_bytes = work.process_bytes + (start == 0 or end == self.count) * work.readers * work.reader_bytes
         return round(process_bytes + held + in_flight + tied)
+
+    def recomputes_unit_by_unit(self, start: int, end: int, place: tuple[int, int], window: int) -> bool:
+        """Return whether a stage of that span, if it recomputes, takes less memory where it does so unit by unit.
+        `place` and `window` as in `stage_memory_bytes`."""
+        saved = float(self._saved[end] - self._saved[start]) * self.workload.micro_batch
+        return self._unit_by_unit(start, end, self._in_flight(place, window)) < saved
+
+    def _unit_by_unit(self, start: int, end: int, window: int) -> float:
+        """Return what recomputing unit by unit keeps: the largest unit's saved activations, and of each micro-batch
+        that has been forward the inputs of all units after the first."""
+        kept = 1 if end == self.count and not self.workload.is_synchronous else window
+        inner = float(self._inner[end - 1] - self._inner[start])
+        return (float(self._saved_of_units[start:end].max()) + kept * inner) * self.workload.micro_batch
 
     def weight_bytes(self, start: int, end: int) -> float:
         """Return what a stage of that span holds of its own weights: all versions, masters, gradients, the optimizer's
@@ -167,10 +187,11 @@ class SpanCosts:
         """Return what a stage needs that is number `place[0]` of `place[1]` stages; a synchronous one minds no
         window.
         """
+        return self.memory_bytes(start, end, self._in_flight(place, window), recomputes=recomputes)
+
+    def _in_flight(self, place: tuple[int, int], window: int) -> int:
         index, stages = place
-        work = self.workload
-        in_flight = work.held(stages, index) if work.is_synchronous else window
-        return self.memory_bytes(start, end, in_flight, recomputes=recomputes)
+        return self.workload.held(stages, index) if self.workload.is_synchronous else window
 
     def split_bytes(self, start: int, end: int) -> int:
         """Return what a split backward keeps in a stage of that span, beside `memory_bytes`."""
@@ -238,7 +259,8 @@ class SpanCosts:
         queued = self._arriving[self.positions]
         in_flight = saved * window
         if recomputes:
-            in_flight = saved + (window + 1) * queued[:, None] + window * self.gradient_bytes[self.positions]
+            in_flight = np.minimum(saved, self._unit_by_unit_table(window))
+            in_flight += (window + 1) * queued[:, None] + window * self.gradient_bytes[self.positions]
         elif self.workload.is_synchronous:
             in_flight += queued[:, None]
         else:
@@ -257,6 +279,20 @@ class SpanCosts:
         weights = copies * self.parameter_table + narrow * self._between(self._narrow)
         weights += self._between(self._beyond_ratio)
         return _forward_only(process_bytes + weights + held)
+
+    def _unit_by_unit_table(self, window: int) -> Floats:
+        """[i, j] → `_unit_by_unit` between two positions; of no use where j ≤ i."""
+        at = self.positions
+        largest = np.zeros((len(at), len(at)))
+        of_parts = np.maximum.reduceat(self._saved_of_units, at[:-1])
+        for i in range(len(of_parts)):
+            largest[i, i + 1 :] = np.maximum.accumulate(of_parts[i:])
+        kept = np.full(len(at), float(window))
+        if not self.workload.is_synchronous:
+            kept[-1] = 1.0
+        inner = self._inner[np.maximum(at, 1) - 1][None, :] - self._inner[at][:, None]
+        needed: Floats = (largest + kept * inner) * self.workload.micro_batch
+        return needed
 
     def parameter_copies(self, *, last: bool) -> float:
         """Return how many times its parameter bytes a stage holds: live versions, gradient, optimizer, averaging (the

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, largest_fitting_window, links_of_ring
+from cluster_planner import Cluster, Plan, Ring, RingMember, SpanCosts, Stage, largest_fitting_window, links_of_ring
 from ravnest.checkpoints.own_copies import StoredCopy
 from ravnest.checkpoints.tensor_stream import PIECE_BYTES
 from ravnest.driver.imitation import Imitation, device_of, imitated_node, stages_elsewhere
@@ -127,6 +127,16 @@ def evaluating_cluster(plan: Plan) -> Cluster:
     return plan.clusters[rates.index(max(rates))]
 
 
+def units_run_apart(
+    captured: CapturedModel, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int
+) -> tuple[StageProgram, ...]:
+    """The units of a stage that recomputes one of them at a time; empty for any other. `place`: its number, and how
+    many stages there are."""
+    if not (stage.recomputes and spans.recomputes_unit_by_unit(*stage.units, place, window)):
+        return ()
+    return tuple(captured.span(unit, unit + 1) for unit in range(*stage.units))
+
+
 def stage_setups(
     plan: Plan,
     job: Job,
@@ -181,6 +191,7 @@ def stage_setups(
         largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
         tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
+            place = (index, len(cluster.stages))
             name, imitated = stage_name(cluster.name, index), imitated_node(plan, stage, spans, imitate)
             setups[name] = StageSetup(
                 place=StagePlace(cluster.name, index, len(cluster.stages)),
@@ -196,7 +207,7 @@ def stage_setups(
                     if stage.recomputes
                     else spans.room_to_split(
                         *stage.units,
-                        (index, len(cluster.stages)),
+                        place,
                         max(cluster.window, largest),
                         plan.fleet.node(stage.node).memory_bytes,
                     ),
@@ -206,6 +217,7 @@ def stage_setups(
                 job=job,
                 code=UserCode(plan.job_file, tuple(str(path) for path in search_dirs)),
                 program=programs[name],
+                units=units_run_apart(captured, spans, stage, place, cluster.window),
                 segments=(
                     *(
                         _segment(plan, job, plan.ring_of(units), (cluster.name, index), captured, apart)

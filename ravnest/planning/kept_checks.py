@@ -14,15 +14,16 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 import ravnest
-from cluster_planner import ModelCosts, Plan
+from cluster_planner import Cluster, ModelCosts, Plan, SpanCosts
 from ravnest.errors import RavnestError
 from ravnest.factories import is_library, source_files
 from ravnest.job.config import Job
@@ -58,11 +59,32 @@ class CheckedModel:
         return all(one in self.tried or _as_units(one) in self.tried for one in pipelines)
 
 
+Way = Literal["", "at once", "unit by unit"]
+"""How a stage recomputes; empty: it does not."""
+WAYS: tuple[Way, ...] = get_args(Way)
+_LETTERS: Mapping[Way, str] = {"": "", "at once": "r", "unit by unit": "u"}
+
+
+def recomputing_ways(plan: Plan, cluster: Cluster) -> list[Way]:
+    """How each stage of a cluster recomputes."""
+    spans = SpanCosts(plan.costs, plan.workload)
+    return [
+        ("unit by unit" if spans.recomputes_unit_by_unit(*stage.units, place, cluster.window) else "at once")
+        if stage.recomputes
+        else ""
+        for stage, place in ((stage, (index, len(cluster.stages))) for index, stage in enumerate(cluster.stages))
+    ]
+
+
 def pipelines_of(plan: Plan) -> tuple[str, ...]:
-    """The different pipelines of a plan, as words: where each stage ends, and `r` where it recomputes."""
+    """The different pipelines of a plan, as words: where each stage ends, with `r` where it recomputes, and `u` where
+    it does so unit by unit."""
     return tuple(
         dict.fromkeys(
-            " ".join(f"{stage.units[1]}{'r' if stage.recomputes else ''}" for stage in cluster.stages)
+            " ".join(
+                f"{stage.units[1]}{_LETTERS[way]}"
+                for stage, way in zip(cluster.stages, recomputing_ways(plan, cluster), strict=True)
+            )
             for cluster in plan.clusters
         )
     )
@@ -74,7 +96,7 @@ def units_of(plan: Plan) -> tuple[str, ...]:
 
 
 def _as_units(pipeline: str) -> str:
-    return "units, recomputed" if "r" in pipeline else "units"
+    return "units, run apart" if "u" in pipeline else "units, recomputed" if "r" in pipeline else "units"
 
 
 @contextmanager

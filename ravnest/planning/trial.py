@@ -23,6 +23,7 @@ from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.job.materials import search_dirs
+from ravnest.planning.kept_checks import WAYS, Way, recomputing_ways
 from ravnest.planning.mapped_weights import Place
 from ravnest.planning.workload import evaluation_batch
 from ravnest.splitting import CapturedModel
@@ -104,16 +105,25 @@ def in_fresh_process(folder: Path, deadline_s: float) -> Mapping[str, str | None
     raise InvalidInput(f"the process that tried the stages {how}{hint}: {written[-_SHOWN:]}")
 
 
+def _stage(captured: CapturedModel, way: Way, start: int, end: int) -> dict[str, object]:
+    apart = range(start, end) if way == "unit by unit" else ()
+    return {
+        "recomputes": way != "",
+        "program": as_plain(captured.span(start, end)),
+        "units": [as_plain(captured.span(unit, unit + 1)) for unit in apart],
+    }
+
+
 def _described(plan: Plan, job: Job, job_file: str | Path, captured: CapturedModel, short: bool) -> dict[str, object]:
     pipelines: dict[object, tuple[str, list[object]]] = {}
     for cluster in plan.clusters:
-        cut = tuple((stage.recomputes, stage.units) for stage in cluster.stages)
+        ways = recomputing_ways(plan, cluster)
+        cut = tuple((way, stage.units) for way, stage in zip(ways, cluster.stages, strict=True))
         if short:
-            recomputed = any(recomputes for recomputes, _ in cut)
-            cut = tuple((recomputed, (unit, unit + 1)) for unit in range(len(captured.units)))
+            way = max(ways, key=WAYS.index)
+            cut = tuple((way, (unit, unit + 1)) for unit in range(len(captured.units)))
         if cut not in pipelines:
-            programs = [[recomputes, as_plain(captured.span(*units))] for recomputes, units in cut]
-            pipelines[cut] = (cluster.name, list(programs))
+            pipelines[cut] = (cluster.name, [_stage(captured, way, *units) for way, units in cut])
     return {
         "job": job.model_dump(mode="json"),
         "job_file": str(job_file),

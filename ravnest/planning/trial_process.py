@@ -52,13 +52,22 @@ Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
+class TriedStage:
+    """A stage's program, whether it recomputes, and its units where it does so one by one."""
+
+    recomputes: bool
+    program: StageProgram
+    units: tuple[StageProgram, ...] = ()
+
+
+@dataclass(frozen=True)
 class Trial:
-    """What is tried. `pipelines`: for each, its cluster's name and its stages: whether each recomputes, its program."""
+    """What is tried. `pipelines`: for each, its cluster's name and its stages."""
 
     job: Job
     job_file: str
     search_dirs: tuple[str, ...]
-    pipelines: Sequence[tuple[str, Sequence[tuple[bool, StageProgram]]]]
+    pipelines: Sequence[tuple[str, Sequence[TriedStage]]]
     evaluation: EvaluationSetup
     data: str = ""
     """The fingerprint of the data that the planning process has; empty where it is not known."""
@@ -78,7 +87,17 @@ def read_trial(folder: Path) -> Trial:
         said["job_file"],
         tuple(said["search_dirs"]),
         [
-            (name, [(bool(recomputes), program_from(plain)) for recomputes, plain in stages])
+            (
+                name,
+                [
+                    TriedStage(
+                        bool(stage["recomputes"]),
+                        program_from(stage["program"]),
+                        tuple(program_from(unit) for unit in stage["units"]),
+                    )
+                    for stage in stages
+                ],
+            )
             for name, stages in said["pipelines"]
         ],
         EvaluationSetup(*said["evaluation"]),
@@ -94,7 +113,7 @@ def try_stages(trial: Trial, weights: Mapping[str, Tensor]) -> None:
     """
     dirs = tuple(Path(path) for path in trial.search_dirs)
     for name, stages in trial.pipelines:
-        for index, (_, program) in enumerate(stages):
+        for index, program in enumerate(stage.program for stage in stages):
             with _told(name, index, program, "cannot be made"):
                 # Before anything else of the user's is imported: stages in the middle import no more than this.
                 import_modules(program.imports, dirs)
@@ -129,7 +148,7 @@ class _Pipeline:
         trial: Trial,
         weights: Mapping[str, Tensor],
         name: str,
-        stages: Sequence[tuple[bool, StageProgram]],
+        stages: Sequence[TriedStage],
     ) -> None:
         self._weights = weights
         self._name = name
@@ -141,16 +160,17 @@ class _Pipeline:
         self._setups = [
             StageSetup(
                 place=StagePlace(name, index, len(stages)),
-                bounds=StageBounds(window=1, largest_window=1, recomputes=recomputes),
+                bounds=StageBounds(window=1, largest_window=1, recomputes=stage.recomputes),
                 evaluation=trial.evaluation,
                 job=job,
                 code=UserCode(trial.job_file, trial.search_dirs),
-                program=program,
+                program=stage.program,
+                units=stage.units,
                 segments=(),
                 machine=ComputeResources(torch.get_num_threads(), "cpu"),
                 transport=TransportSetup(token=b"", max_message_bytes=1),
             )
-            for index, (recomputes, program) in enumerate(stages)
+            for index, stage in enumerate(stages)
         ]
         self._crossings = [StageCrossings(setup) for setup in self._setups]
         ends = {setup.index: setup for setup in (self._setups[0], self._setups[-1])}

@@ -10,12 +10,14 @@ autograd saved stays), and shows its lines in a traceback.
 
 import linecache
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ravnest.errors import InvalidInput
+from ravnest.splitting.forgotten_units import run_forgetting
 from ravnest.splitting.output_structure import rebuilt
 from ravnest.splitting.program import (
     LOSS_MODULE,
@@ -186,6 +188,7 @@ class StageModule(nn.Module):
         *,
         copy: bool = True,
         loss: nn.Module | None = None,
+        units: Sequence[tuple[StageProgram, bool]] = (),
     ) -> None:
         """Make the stage of `program` on `device`.
 
@@ -193,6 +196,8 @@ class StageModule(nn.Module):
         loss: the loss's module, where its parameters are among those of the program: it gets them, and its own values
             are dropped.
         copy: False lets the stage own and change the given tensors where they are on `device` already.
+        units: the same span unit by unit, where training is to run so, and for each unit whether what it saves for its
+            backward is forgotten, and computed again for it.
         Raises InvalidInput naming a weight that is missing or has another shape or dtype.
         """
         super().__init__()
@@ -217,6 +222,10 @@ class StageModule(nn.Module):
                 owner._non_persistent_buffers_set.add(leaf)
         self._constants = [tensor.to(device) for _, tensor in program.constants]
         names = [*self._owners, *(name for name, _ in program.constants)]
+        self._units = [(self._unit(unit, names), self._learned(unit, names), forgets) for unit, forgets in units]
+        self.saved_again: Callable[[int, Sequence[Tensor]], None] = lambda unit, saved: None
+        """Is told the number of each unit that runs again, and what it saves."""
+        self._passed: list[Tensor] = []
         self._functions = {}
         for training, code in ((True, program.train), (False, program.evaluate)):
             source = generate(code, program.inputs, program.outputs, names, outputs_travel=program.outputs_travel)
@@ -237,7 +246,25 @@ class StageModule(nn.Module):
             owner._parameters[leaf] if leaf in owner._parameters else owner._buffers[leaf]
             for owner, leaf in self._slots
         ]
-        return self._functions[self.training](tensors + self._constants, self._device, inputs)
+        weights = tensors + self._constants
+        if not (self._units and self.training):
+            return self._functions[self.training](weights, self._device, inputs)
+        values = inputs
+        self._passed = []
+        for number, (function, written, forgets) in enumerate(self._units):
+            if forgets:
+                self._passed += values
+                values = run_forgetting(
+                    function, weights, written, self._device, values, partial(self._saved_again, number)
+                )
+            else:
+                values = function(weights, self._device, values)
+        return values
+
+    def take_passed(self) -> list[Tensor]:
+        """What the forward that ran last keeps in the place of what its units saved: their inputs."""
+        passed, self._passed = self._passed, []
+        return passed
 
     def returned(self, outputs: Sequence[Tensor]) -> Any:
         """What the model itself would return, of which the last stage's forward gave the `outputs`."""
@@ -269,6 +296,19 @@ class StageModule(nn.Module):
         if old.shape != tensor.shape or old.dtype != tensor.dtype:
             raise InvalidInput(f"{name!r} is {old.dtype} {tuple(old.shape)}, not {tensor.dtype} {tuple(tensor.shape)}")
         owner._buffers[leaf] = tensor
+
+    def _saved_again(self, number: int, saved: Sequence[Tensor]) -> None:
+        self.saved_again(number, saved)
+
+    def _unit(self, unit: StageProgram, names: Sequence[str]) -> SpanFunction:
+        source = generate(unit.train, unit.inputs, unit.outputs, names, outputs_travel=unit.outputs_travel)
+        return compile_span(source, unit.train, f"unit {unit.start} train")
+
+    def _learned(self, unit: StageProgram, names: Sequence[str]) -> tuple[int, ...]:
+        """The places among all weights of the buffers that a unit's forward may write to. Operators do not declare all
+        that they write (batch-norm's statistics), but what they write is saved."""
+        learned = {spec.name for spec in unit.buffers if spec.persistent} | {*unit.changed}
+        return tuple(place for place, name in enumerate(names) if name in learned)
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
         # Written into the dictionaries, since a submodule of the original may be called like an attribute here.

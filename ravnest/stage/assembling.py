@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ravnest.factories import import_modules
-from ravnest.job.experts_table import open_experts
+from ravnest.job.experts_table import asks_experts, open_experts
 from ravnest.job.materials import load_data
 from ravnest.job.readers import ReadAhead, Reader
 from ravnest.pipeline import stage_name
@@ -257,7 +257,9 @@ def stage_compute(
     import_modules(setup.program.imports, dirs)
     loss = build_loss(job.loss, dirs, device) if setup.is_last else None
     values = _in_models_types(setup, state)
-    module = StageModule(setup.program, values, device, copy=copy, loss=module_with_parameters(loss))
+    # What experts of others answered is not asked for again, so units that ask them are not run again.
+    units = [(unit, not asks_experts(unit)) for unit in setup.units]
+    module = StageModule(setup.program, values, device, copy=copy, loss=module_with_parameters(loss), units=units)
     weights = VersionedWeights(module, job.optimizer, version=version, borrowed=setup.tied.borrowed, masters=state)
     metrics = build_metrics(job.metrics, dirs, device) if setup.is_last else ()
     return StageCompute(setup, module, weights, source, loss, metrics)

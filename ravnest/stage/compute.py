@@ -67,7 +67,8 @@ class StageCompute:
         self._alive: dict[int, MicroBatchGraph | Forgotten] = {}
         self.device = stage_device(setup.machine.device)
         self._mixed = MixedPrecision(setup.job.precision, setup.machine.device)
-        self._replayer = Replayer(setup.program, module) if setup.bounds.recomputes else None
+        forgets_all = setup.bounds.recomputes and not setup.units
+        self._replayer = Replayer(setup.program, module) if forgets_all else None
         self._halfway: dict[int, tuple[WeightPass, ParameterSet]] = {}
         taught = "experts of others would be taught twice" if asks_experts(setup.program) else None
         self.splitter = Splitter(taught) if setup.shape.room else None
@@ -78,6 +79,7 @@ class StageCompute:
         self._sums: dict[int, EvaluationSums] = {}
         self.peaks = Peaks()
         self._activations = ActivationBytes(lambda: (*module.parameters(), *module.buffers()), self.peaks)
+        module.saved_again = self._activations.unit_again
         self._measure()
 
     @property
@@ -107,7 +109,10 @@ class StageCompute:
             self._seed(micro_batch)  # as it will be the second time, when no batch is read
         answers: deque[Any] = deque()
         keeping = nullcontext() if replayer is None else answers_kept(setup.job.experts, answers)
-        with self._activations.forward(micro_batch, inputs, forget=replayer is not None), keeping:
+        activations = self._activations.forward(
+            micro_batch, inputs, forget=replayer is not None, passed=self.module.take_passed
+        )
+        with activations, keeping:
             outputs = self._run(inputs, target)
         if setup.is_last:
             self._losses.append(float(outputs[0].detach()))

@@ -59,16 +59,25 @@ class ActivationBytes:
         self.cast_bytes = 0
         """The bytes of one version of the weights in the precision that it is cast to; 0 where it is not."""
         self._of_shapes: dict[tuple[torch.Size, ...], int] = {}
+        self._of_units: dict[int, int] = {}
         self._alive: dict[int, int] = {}
         self._now = 0
 
     @contextmanager
-    def forward(self, micro_batch: int, inputs: Sequence[Tensor], *, forget: bool = False) -> Iterator[None]:
+    def forward(
+        self,
+        micro_batch: int,
+        inputs: Sequence[Tensor],
+        *,
+        forget: bool = False,
+        passed: Callable[[], Sequence[Tensor]] = lambda: (),
+    ) -> Iterator[None]:
         """The context of a forward, which is measured. Its inputs count, too; with `forget` they alone do, until
-        `replayed`."""
+        `replayed`. passed: returns what the forward has kept beside what autograd saved."""
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes in self._of_shapes:
             yield
+            passed()
         else:
             saved: list[Tensor] = [*inputs]
             cast: list[Tensor] = []
@@ -80,7 +89,7 @@ class ActivationBytes:
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 yield
-            self._of_shapes[shapes] = _distinct_bytes(saved, self._ours())
+            self._of_shapes[shapes] = _distinct_bytes([*saved, *passed()], self._ours())
             self.cast_bytes = _distinct_bytes(cast, ())
         self._alive[micro_batch] = _distinct_bytes(inputs, self._ours()) if forget else self._of_shapes[shapes]
         self._now += self._alive[micro_batch]
@@ -92,6 +101,14 @@ class ActivationBytes:
         self._alive[micro_batch] = self._of_shapes[tuple(tensor.shape for tensor in inputs)]
         self._now += self._alive[micro_batch]
         self._peaks.saw("activations", self._now)
+
+    def unit_again(self, unit: int, saved: Sequence[Tensor]) -> None:
+        """A unit was run again for its backward, and this is what it keeps until that is done."""
+        if unit not in self._of_units:
+            cast = [tensor for tensor in saved if _is_cast_weight(tensor)]
+            self.cast_bytes += _distinct_bytes(cast, ())
+            self._of_units[unit] = _distinct_bytes(saved, (*self._ours(), *cast))
+        self._peaks.saw("activations", self._now + self._of_units[unit])
 
     def split(self, micro_batch: int, gradients: Iterable[Tensor]) -> None:
         """The first part of a backward is done; for the second part the micro-batch keeps these `gradients`, too."""

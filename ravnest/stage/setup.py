@@ -183,6 +183,8 @@ class StageSetup:
     """How the stage makes initial weights itself; empty where all are sent."""
     stored: Mapping[str, StoredCopy] = field(default_factory=dict)
     """The initial weights that files hold, by name: the stage takes those that its machine has, too, from there."""
+    units: tuple[StageProgram, ...] = ()
+    """Of a stage that recomputes one unit at a time, and not all of them at once: its units."""
     successor: "StageSetup | None" = None
     """Of a warm spare, whose own setup has a name of its own: the stage whose place it takes."""
 

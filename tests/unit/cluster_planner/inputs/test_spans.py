@@ -124,7 +124,29 @@ def test_a_stage_that_recomputes_keeps_inputs_and_runs_its_forward_twice(
     assert spans.memory_bytes(1, 3, window=6, recomputes=True) == 2 * 14 + 7 * 2 * 5 + 6 * 2 * 3
     # The first stage reads its own batches, and the last makes its own gradients.
     assert spans.memory_bytes(0, 2, window=6, recomputes=True) == 2 * 14 + 6 * 2 * 3
-    assert spans.memory_bytes(2, 4, window=6, recomputes=True) == 2 * 14 + 7 * 2 * 5
+    assert spans.memory_bytes(2, 4, window=6, recomputes=True) == 2 * (7 + 5) + 7 * 2 * 5
+
+
+def test_a_stage_recomputes_unit_by_unit_where_that_takes_less_memory(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """Of each micro-batch in flight the inputs of the units behind the first, and the largest unit's activations."""
+    figures = {"parameter_bytes": 0, "saved_bytes": 70, "boundary_bytes": 5, "boundary_gradient_bytes": 3}
+    costs = make_model(6, **figures)
+    costs = replace(costs, units=(*costs.units[:2], replace(costs.units[2], saved_bytes=90), *costs.units[3:]))
+    spans = SpanCosts(costs, make_workload(micro_batch=2, process_bytes=0))
+    waiting = 7 * 2 * 5 + 6 * 2 * 3
+    assert spans.memory_bytes(1, 5, window=6, recomputes=True) == 2 * (90 + 6 * 3 * 5) + waiting
+    assert spans.recomputes_unit_by_unit(1, 5, (1, 3), 6)
+    assert spans.memory_bytes(1, 5, window=60, recomputes=True) == 2 * 300 + 61 * 2 * 5 + 60 * 2 * 3
+    assert not spans.recomputes_unit_by_unit(1, 5, (1, 3), 60)
+    assert not spans.recomputes_unit_by_unit(1, 2, (1, 3), 6)  # one unit is the same either way
+    # The last stage has run one forward at a time.
+    assert spans.memory_bytes(2, 6, window=60, recomputes=True) == 2 * (90 + 3 * 5) + 61 * 2 * 5
+    table = spans.memory_table(6, recomputes=True)
+    for start in range(6):
+        for end in range(start + 1, 7):
+            assert table[start, end] == pytest.approx(spans.memory_bytes(start, end, 6, recomputes=True))
 
 
 def test_what_weights_are_cast_to_is_kept_with_each_version(
