@@ -11,7 +11,7 @@ in flight is found by timing both (best_pipeline.py).
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -121,8 +121,28 @@ def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -
     )
 
 
-def largest_fitting_window(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int) -> int:
-    """Return the largest window up to `wanted` that every stage has memory for; at least 1."""
-    if _fit(fleet, spans, stages, wanted):
+def largest_fitting_window(
+    fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], wanted: int, planned: int | None = None
+) -> int:
+    """Return the largest window up to `wanted` that every stage has memory for; at least 1.
+
+    planned: the window of the plan, in which ways to recompute are fixed. A stage that recomputes unit by unit then has
+    no more micro-batches in flight than leave that the way of less memory.
+    """
+
+    def possible(window: int) -> bool:
+        fits = _fit(fleet, spans, stages, window)
+        return fits and (planned is None or all(_unit_by_unit_still(spans, stages, planned, window)))
+
+    if possible(wanted):
         return wanted
-    return max(1, bisect_left(range(1, wanted), True, key=lambda w: not _fit(fleet, spans, stages, w)))
+    return max(1, bisect_left(range(1, wanted), True, key=lambda w: not possible(w)))
+
+
+def _unit_by_unit_still(spans: SpanCosts, stages: Sequence[Stage], planned: int, window: int) -> Iterator[bool]:
+    """Yield, for each stage that recomputes unit by unit with `planned` micro-batches in flight, whether that takes
+    less memory with `window`, too."""
+    for index, stage in enumerate(stages):
+        place = index, len(stages)
+        if stage.recomputes and spans.recomputes_unit_by_unit(*stage.units, place, planned):
+            yield spans.recomputes_unit_by_unit(*stage.units, place, window)

@@ -188,7 +188,9 @@ def stage_setups(
             share = shares[cluster.name]
         elif shares is not None:
             share, order = (0.0, share[1] - share[0]), cluster.name
-        largest = largest_fitting_window(plan.fleet, spans, cluster.stages, plan.workload.largest_window)
+        largest = largest_fitting_window(
+            plan.fleet, spans, cluster.stages, plan.workload.largest_window, cluster.window
+        )
         tied = [TiedSetup()] * len(cluster.stages) if copied else tied_setups(by_cluster[cluster.name])
         for index, stage in enumerate(cluster.stages):
             place = (index, len(cluster.stages))

@@ -178,8 +178,8 @@ def fleet_of_plan(
 
     most = plan.workload.largest_window if tuned and not plan.workload.is_synchronous else 0
     largest = [
-        max(cluster.window, largest_fitting_window(plan.fleet, spans, cluster.stages, most)) if most else None
-        for cluster in plan.clusters
+        max(window, largest_fitting_window(plan.fleet, spans, cluster.stages, most, window)) if most else None
+        for cluster, window in ((cluster, cluster.window) for cluster in plan.clusters)
     ]
     machines = {name: "/".join(map(str, host_key(plan.fleet, name))) for name in node_of.values()}
     return VirtualFleet(

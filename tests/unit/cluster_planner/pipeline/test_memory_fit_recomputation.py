@@ -10,7 +10,7 @@ from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
-from cluster_planner.pipeline.memory_fit import recomputing
+from cluster_planner.pipeline.memory_fit import largest_fitting_window, recomputing
 from cluster_planner.plan import Stage
 
 Model = Callable[..., ModelCosts]
@@ -95,3 +95,16 @@ def test_what_could_not_be_held_at_all_can(
         is None
         or schedule == "1f1b"
     )
+
+
+def test_a_window_that_grows_leaves_stages_their_way_to_recompute(
+    make_model: Model, make_workload: Work, make_node: MakeNode
+) -> None:
+    """Unit by unit 100 MB and 3 MB for each in flight; at once 400 MB. Beyond 100 in flight that takes less."""
+    spans = heavy(make_model, make_workload, "always")
+    stages = (Stage("a", (0, 4), True), Stage("b", (4, 8), True))
+    fleet = Fleet((make_node("a", memory_bytes=10**12), make_node("b", memory_bytes=10**12)))
+    assert [spans.recomputes_unit_by_unit(0, 4, (0, 2), window) for window in (99, 100)] == [True, False]
+    assert largest_fitting_window(fleet, spans, stages, 500, planned=4) == 99
+    assert largest_fitting_window(fleet, spans, stages, 500, planned=200) == 500
+    assert largest_fitting_window(fleet, spans, stages, 500) == 500
