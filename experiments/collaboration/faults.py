@@ -1,4 +1,4 @@
-"""220 faults: eleven kinds, each at each of five moments of a volunteer's step, four times.
+"""275 faults: eleven kinds, at each of five moments of a volunteer's step, four times, and once with delayed steps.
 
 Backbone and volunteers are the real programs on a virtual network; what is sent is sealed and opened as in a real one.
 Six volunteers train; the fault befalls one of them. A collaboration has to go on: all its steps are made, each with its
@@ -139,12 +139,13 @@ MOMENTS: Mapping[str, Callable[[str, Message], bool]] = {
 
 def measure(*, quick: bool) -> Part:
     """One collaboration for each fault."""
-    faults = [(kind, moment, seed) for seed in range(1 if quick else 4) for kind in KINDS for moment in MOMENTS]
+    rounds = [(0, False), (0, True)] if quick else [*((seed, False) for seed in range(4)), (0, True)]
+    faults = [(kind, moment, *each) for each in rounds for kind in KINDS for moment in MOMENTS]
     faults = faults[::7] if quick else faults
     found = {fault: injected(*fault) for fault in faults}
     worst: dict[str, list[float]] = {}
-    for (kind, _, _), (_, longest_s, _) in found.items():
-        worst.setdefault(kind, []).append(longest_s)
+    for (kind, _, _, delayed), (_, longest_s, _) in found.items():
+        worst.setdefault(f"{kind}{', delayed steps' if delayed else ''}", []).append(longest_s)
     wrong = [(*fault, why) for fault, (why, _, _) in found.items() if why]
     unmet = sum(not met for _, _, met in found.values())
     return Part(
@@ -175,18 +176,18 @@ def measure(*, quick: bool) -> Part:
                     for kind, all_s in worst.items()
                 ],
             ),
-            *([Table("what went wrong", ("fault", "moment", "seed", "what"), wrong)] if wrong else []),
+            *([Table("what went wrong", ("fault", "moment", "seed", "delayed", "what"), wrong)] if wrong else []),
         ],
         notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
     )
 
 
-def injected(kind: str, moment: str, seed: int) -> tuple[str, float, bool]:
+def injected(kind: str, moment: str, seed: int, delayed: bool = False) -> tuple[str, float, bool]:
     """What went wrong ("" for nothing), seconds of the longest step after the first, and whether the moment came."""
     fault, draw = KINDS[kind], random.Random(f"{kind} {moment} {seed}")
     at_step = draw.randint(1, STEPS - 5)
     with tempfile.TemporaryDirectory() as folder:
-        world = VirtualWorld(Path(folder), steps=STEPS, target=TARGET)
+        world = VirtualWorld(Path(folder), steps=STEPS, target=TARGET, delayed=delayed)
         with world.running():
             backbone = world.start_backbone()
             for at in range(1, PEERS):

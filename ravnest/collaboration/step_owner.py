@@ -284,9 +284,10 @@ class StepOwner:
 
     def _came(self, event: ContributionCame, now_s: float) -> bool:
         """Take a contribution; returns whether its peer alone was asked for it."""
-        peer, word = event.peer, self._asked.pop(event.peer, None)
+        peer, word = event.peer, self._asked.get(event.peer)
         alone = False
         if word is not None and word.step == event.step:  # else nothing was asked, or what came of it was decided then
+            del self._asked[peer]
             alone = word.alone
             if event.samples < word.samples:
                 self._broke_word(peer)

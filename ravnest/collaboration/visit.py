@@ -68,6 +68,10 @@ MOST_NOT_FINITE = 20
 """So many micro-batches in a row that are not finite are no accident: training has diverged."""
 
 
+MOST_HELD = 2
+"""So many averages are held while a micro-batch is computed. Pieces of others are not taken before its end, so a
+machine that makes one micro-batch in the time of many steps is sent no more than it has room for."""
+
 VECTORS = (TransferMessage, TensorMessage, PieceMessage, GotMessage)
 """Messages that only carry vectors."""
 
@@ -170,7 +174,9 @@ class Visit:
         self._computing = True
         for event in self._lines.take(wait_s):
             self._heard_s = self._now()
-            if isinstance(event, LineSaid) and isinstance(event.message, VECTORS):
+            said = event.message if isinstance(event, LineSaid) else None
+            has_room = len(self._means) < MOST_HELD  # once there is none, all that follows waits in its order
+            if isinstance(event, LineSaid) and isinstance(said, VECTORS if has_room else GotMessage):
                 self._take_checked(event)
             else:
                 self._waiting.append(event)

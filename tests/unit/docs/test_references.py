@@ -92,7 +92,7 @@ def test_decisions_are_numbered_once_and_listed() -> None:
     pages = sorted((ROOT / "docs/decisions").glob("*.md"))
     headings = [re.findall(r"^## (\d+)\. (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE) for page in pages]
     numbers = [int(number) for found in headings for number, _ in found]
-    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    assert len({*numbers}) == len(numbers), "numbers may be left out, and are never given twice"
     index = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
     for page, found in zip(pages, headings, strict=True):
         for number, title in found:

@@ -4,6 +4,7 @@ from experiments.collaboration import faults
 from experiments.collaboration.virtual_network import Machine, VirtualNetwork
 
 
+@pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [
@@ -17,8 +18,8 @@ from experiments.collaboration.virtual_network import Machine, VirtualNetwork
         ("promises kept by none", "computing"),
     ],
 )
-def test_a_fault_of_one_volunteer_is_nobody_elses(kind: str, moment: str) -> None:
-    wrong, longest_s, came = faults.injected(kind, moment, 0)
+def test_a_fault_of_one_volunteer_is_nobody_elses(kind: str, moment: str, delayed: bool) -> None:
+    wrong, longest_s, came = faults.injected(kind, moment, 0, delayed)
     assert wrong == ""
     assert came
     assert longest_s < 60.0

@@ -182,6 +182,7 @@ class World:
         self.delayed = delayed
         self.owner = StepOwner(target, delayed=delayed)
         self.applied: dict[str, list[int]] = {}
+        self.weights: dict[str, list[int]] = {}  # of the micro-batches in each peer's sum
         self.target = target
         self.now_s = 0.0
         self.peers: dict[str, PeerSteps] = {}
@@ -196,6 +197,7 @@ class World:
         self.born += 1
         self.peers[name], self.up[name] = PeerSteps(delayed=self.delayed), deque()
         self.applied[name] = list(range(self.owner.step))  # in its state
+        self.weights[name] = []
         self.down[name] = deque([StateCame(self.owner.step)])
 
     def lose(self, name: str) -> None:
@@ -227,7 +229,8 @@ class World:
                     for queue in self.down.values():
                         queue.append(AverageCame(one.step))
 
-    def at_peer(self, name: str, instructions: list[PeerInstruction]) -> None:
+    def at_peer(self, name: str, instructions: list[PeerInstruction], weights: int = 0) -> None:
+        """`weights`: by which averages a micro-batch was computed that these instructions are about."""
         for one in instructions:
             match one:
                 case ReportProgress(step=step, samples=samples, due=due):
@@ -235,12 +238,20 @@ class World:
                         self.up[name].append(PeerBecameReady(name, step))
                         self.up[name].append(ProgressCame(name, step, samples, 20.0, MICRO, 5.0))
                 case SendContribution(step=step, samples=samples):
+                    assert samples == MICRO * len(self.weights[name])
+                    assert len({*self.weights[name]}) < 2, "a sum by two versions of the weights"
+                    assert all(0 <= step - weights <= self.delayed for weights in self.weights[name])
+                    self.weights[name].clear()
                     self.up[name].append(ContributionCame(name, step, samples))
                 case CountMicroBatch():
                     peer = self.peers[name]
                     assert peer.step is not None
                     assert 0 <= peer.step - peer.applied <= self.delayed, "it is too stale"
+                    self.weights[name].append(weights)
+                case ForgetSum():
+                    self.weights[name].clear()
                 case ApplyAverage(step=step):
+                    assert not self.weights[name], "the sum of older weights is neither sent nor forgotten"
                     self.applied[name].append(step)
 
     def turn(self, name: str) -> None:
@@ -253,7 +264,8 @@ class World:
             self.at_owner([self.up[name].popleft()])
         elif peer.computes and peer.step is not None:
             self.now_s += 0.05
-            self.at_peer(name, peer.handle(MicroBatchMade(peer.applied, MICRO)))
+            weights = peer.applied
+            self.at_peer(name, peer.handle(MicroBatchMade(weights, MICRO)), weights)
 
 
 @pytest.mark.parametrize("delayed", [False, True])
@@ -286,6 +298,7 @@ def test_both_sides_make_step_after_step_whatever_is_slow_or_lost(seed: int, del
             if queue:
                 world.at_peer(name, world.peers[name].handle(queue.popleft()))
     for name, peer in world.peers.items():
+        world.weights[name].clear()  # what is left at the end belongs to no step
         world.at_peer(name, peer.handle(TrainingEnded()))
         assert peer.applied == world.owner.step
         assert world.applied[name] == list(range(world.owner.step)), "each average once, in order"

@@ -286,6 +286,21 @@ def test_who_is_doubted_is_asked_before_others_stop_and_is_counted_on_again_once
     assert owner.handle(progress("other", 50, rate=0.0, step=2), now_s) == [OpenStep(2, {"other": 50, "slow": 50})]
 
 
+def test_what_comes_late_of_a_step_that_is_over_is_no_answer_to_what_is_asked_now() -> None:
+    owner = owner_of("other", "slow")
+    owner.handle(progress("other", 50), 0.0)
+    owner.handle(progress("slow", 50), 0.0)
+    owner.handle(ContributionCame("other", 0, 50), 1.0)
+    now_s = owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0)]
+    owner.handle(progress("other", 50, rate=0.0), now_s)
+    assert owner.handle(ContributionCame("other", 0, 50), now_s) == [CommitStep(0, {"other": 100})]
+    owner.handle(progress("other", 40, rate=0.0, step=1), now_s)
+    assert owner.handle(progress("slow", 60, rate=0.0, step=1), now_s) == [OpenStep(1, {"slow": 60})]
+    assert owner.handle(ContributionCame("slow", 0, 50), now_s) == [], "it is asked once"
+    assert owner.handle(ContributionCame("slow", 1, 60), now_s) == [OpenStep(1, {"other": 40, "slow": 0})]
+
+
 def test_a_batch_that_only_doubted_peers_have_sent_is_committed() -> None:
     owner = owner_of("slow")
     owner.handle(progress("slow", 100, rate=0.0), 0.0)

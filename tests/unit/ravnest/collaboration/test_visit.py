@@ -23,10 +23,10 @@ from ravnest.collaboration.messages import (
 from ravnest.collaboration.sign_in import Member, Refused
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
 from ravnest.collaboration.transfers import pieces
-from ravnest.collaboration.visit import MOST_NOT_FINITE, SILENT_S, Diverged, Visit
+from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, SILENT_S, Diverged, Visit
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
-from ring_allreduce.transport import LineSaid, Message
+from ring_allreduce.transport import LineEvent, LineSaid, Message
 from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
@@ -157,3 +157,39 @@ def test_where_steps_are_delayed_an_average_is_taken_while_a_micro_batch_is_comp
     assert visit.run(every(1000))
     assert held == [0]
     assert (trainer.step, member.given.steps, member.given.samples) == (1, 1, 24)
+
+
+def test_who_computes_long_holds_few_averages_meanwhile_and_takes_the_others_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, lines, _, trainer = visit_of(tmp_path, delayed_step=True)
+    compute, take, read, steps = trainer.compute, lines.take, threading.Event(), 5
+    gotten: list[int] = []
+
+    def watched(timeout_s: float) -> list[LineEvent]:
+        found = take(timeout_s)
+        if not found and not lines.events:
+            read.set()
+        return found
+
+    def during(number: int) -> MicroBatch:
+        made = compute(number)
+        if number == 1:  # the others make five steps in the time of this micro-batch
+            read.clear()
+            for step in range(steps):
+                mean = [(form, torch.full((form.elements,), 0.1 * step)) for form in trainer.forms]
+                for message, tensors in pieces("average", step, 8, mean):
+                    lines.events.append(LineSaid(3, message, tensors))
+            assert read.wait(30.0)
+            gotten.extend(message.pieces for message in lines.said(GotMessage) if isinstance(message, GotMessage))
+            lines.events.append(LineSaid(3, EndMessage(step=steps), ()))
+        return made
+
+    monkeypatch.setattr(lines, "take", watched)
+    monkeypatch.setattr(trainer, "compute", during)
+    lines.events.append(LineSaid(3, OpenMessage(step=0, stop=8), ()))
+    assert visit.run(every(1000))
+    after = lines.said(GotMessage)[-1]
+    assert isinstance(after, GotMessage)
+    assert gotten[-1] == after.pieces - (steps - MOST_HELD), "each of these averages is one piece"
+    assert trainer.step == steps
