@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.collaboration import comes_and_goes, faults, fixed, joins, short_steps, worlds
+from experiments.collaboration import comes_and_goes, faults, fixed, joins, short_steps, wires, worlds
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
@@ -18,6 +18,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "worlds": worlds.measure,
     "fixed": fixed.measure,
     "comes_and_goes": comes_and_goes.measure,
+    "wires": wires.measure,
     "short_steps": short_steps.measure,
     "joins": joins.measure,
     "faults": faults.measure,

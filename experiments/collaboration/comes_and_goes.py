@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from experiments.harness.report import ROOT, Claim, Part, Table
+from ravnest.collaboration.packing import Feedback
 from ravnest.collaboration.peer_steps import (
     ApplyAverage,
     AverageCame,
@@ -42,10 +43,9 @@ from ravnest.collaboration.step_owner import (
     StepOwner,
     TimePassed,
 )
-from ravnest.collaboration.step_sum import StepSum, decoded_vectors
+from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.trainer import Trainer
-from ravnest.collaboration.transfers import pieces
-from ravnest.job.config import load_job
+from ravnest.job.config import Job, load_job
 
 JOB = ROOT / "examples" / "collaboration" / "job.yaml"
 PEERS = 8
@@ -61,6 +61,7 @@ class _Peer:
     trainer: Trainer
     samples_per_s: float
     transfer_s: float
+    feedback: Feedback
     steps: PeerSteps = field(default_factory=PeerSteps)
     visit: int = 0
     here: bool = False
@@ -73,8 +74,8 @@ class _Peer:
 class Collaboration:
     """One collaboration under a virtual clock."""
 
-    def __init__(self, seed: int, steps: int, job_file: Path = JOB) -> None:
-        job = load_job(job_file).model_copy(update={"seed": seed})
+    def __init__(self, seed: int, steps: int, job_file: Path = JOB, job: Job | None = None) -> None:
+        job = load_job(job_file).model_copy(update={"seed": seed}) if job is None else job
         self._draw = random.Random(seed)
         self._steps = steps
         self.now_s = 0.0
@@ -82,11 +83,17 @@ class Collaboration:
         self._number = itertools.count()
         self.backbone = Trainer(job, job_file)
         self.owner = StepOwner(self.backbone.target_batch)
-        self._sum = StepSum(self.backbone.forms)
+        self._sum = StepSum(self.backbone.packing)
         self.batches: list[int] = []
         self.departures = 0
         self._peers = [
-            _Peer(f"p{at}", Trainer(job, job_file, order=f"p{at}"), 8.0 * 4 ** (at / (PEERS - 1)), 0.2 + 0.1 * at)
+            _Peer(
+                f"p{at}",
+                Trainer(job, job_file, order=f"p{at}"),
+                8.0 * 4 ** (at / (PEERS - 1)),
+                0.2 + 0.1 * at,
+                Feedback(self.backbone.packing),
+            )
             for at in range(PEERS)
         ]
 
@@ -112,6 +119,7 @@ class Collaboration:
 
     def _come(self, peer: _Peer) -> None:
         peer.here, peer.steps, peer.visit = True, PeerSteps(), peer.visit + 1
+        peer.feedback = Feedback(peer.trainer.packing)
         state, step = {form.name: vector for form, vector in self.backbone.state()}, self.owner.step
         peer.free_s = self.now_s
 
@@ -185,14 +193,14 @@ class Collaboration:
         self._at(LATENCY_S + takes_s, arrives)
 
     def _send(self, peer: _Peer, step: int, samples: int) -> None:
-        said = list(pieces("contribution", step, samples, peer.trainer.contribution(), float(samples)))
+        vectors = peer.trainer.contribution()
+        said = list(peer.feedback.pieces("contribution", step, samples, vectors, float(samples)))
         name = f"{peer.name}.{peer.visit}"
 
         def added() -> bool:
             if not self.owner.counts(name, step):
                 return False
-            forms = self.backbone.forms
-            self._sum.add(decoded_vectors(said, forms, float(samples)), samples, peer.name)
+            self._sum.add(self.backbone.packing.decoded(said, float(samples)), samples, peer.name)
             return True
 
         self._hear(peer, ContributionCame(name, step, samples), peer.transfer_s, added)
@@ -225,14 +233,15 @@ def alone(seed: int, steps: int, job_file: Path = JOB) -> Trainer:
     """One process that makes the same number of steps of the target batch."""
     job = load_job(job_file).model_copy(update={"seed": seed})
     trainer = Trainer(job, job_file, order="alone")
-    total = StepSum(trainer.forms)
+    total = StepSum(trainer.packing)
     micro_batches = -(-trainer.target_batch // job.micro_batch)
     for step in range(steps):
         for one in range(micro_batches):
             trainer.compute(step * micro_batches + one)
             trainer.count(job.micro_batch)
         samples = micro_batches * job.micro_batch
-        total.add({form.name: vector for form, vector in trainer.contribution()}, samples)
+        named = zip(trainer.packing.summed, trainer.contribution(), strict=True)
+        total.add({form.name: vector for form, vector in named}, samples)
         trainer.apply(total.finish(step)[1])
     return trainer
 

@@ -56,6 +56,7 @@ micro_batch: {micro}
 optimizer: {{name: adamw, lr: 1.0e-3}}
 averaging: {{wire: {wire}}}
 delayed_step: {delayed}
+gradient_rank: {rank}
 stop: {{samples: {samples}}}
 evaluate_every: {every}
 checkpoints: {{keep: {keep}}}
@@ -76,6 +77,7 @@ class VirtualWorld:
         latency_s: float = 0.02,
         wire: str = "float16",
         delayed: bool = False,
+        rank: int | None = None,
         every_state: bool = False,
     ) -> None:
         """`every_state`: the state of each step is kept."""
@@ -92,6 +94,7 @@ class VirtualWorld:
             samples=steps * target,
             wire=wire,
             delayed=str(delayed).lower(),
+            rank="null" if rank is None else rank,
             every=target if every_state else steps * target,
             keep=steps + 1 if every_state else 2,
         )

@@ -107,15 +107,10 @@ class Backbone:
         self._kept = kept
         self._trainer = kept.trainer
         self._verifier = new_identity()
-        given = self._trainer.target_batch, self._trainer.step
-        self._owner = StepOwner(*given, delayed=self._trainer.job.delayed_step)
-        self._sum = StepSum(self._trainer.forms)
-        self._checks = SpotChecks(
-            self._trainer.job.spot_check_share,
-            self._trainer.job.micro_batch,
-            self._trainer.again,
-            SystemRandom().random,
-        )
+        job = self._trainer.job
+        self._owner = StepOwner(self._trainer.target_batch, self._trainer.step, delayed=job.delayed_step)
+        self._sum = StepSum(self._trainer.packing)
+        self._checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
         self._visitors: dict[int, Visitor] = {}
         self._visits = 0
         self._committed_s = self._states_from_s = self._looked_s = self._alive_s = self._now()
@@ -222,11 +217,11 @@ class Backbone:
         if isinstance(message, HelloMessage) and visitor.person is None and not visitor.agreed:
             self._welcome(visitor, message)
         elif isinstance(message, FollowMessage) and visitor.person is None and not visitor.agreed:
-            form = form_in_words(self._trainer.forms)
+            form = form_in_words(self._trainer.packing.sent)
             visitor.prove_backbone(message, self._kept.store.secrets.backbone_secret, self._kept.code, form)
             self._lines.trust(visitor.line)
         elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.agreed:
-            if message.form != form_in_words(self._trainer.forms):
+            if message.form != form_in_words(self._trainer.packing.sent):
                 raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
             visitor.agreed, visitor.order = True, message.order
         elif not visitor.joined:
@@ -278,7 +273,7 @@ class Backbone:
     def _contribution(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
         try:
             if isinstance(message, TransferMessage):
-                visitor.begin(message, self._trainer.forms, self._kept.most_samples)
+                visitor.begin(message, self._trainer.packing, self._kept.most_samples)
                 return
             assert isinstance(message, TensorMessage | PieceMessage)
             whole = visitor.take(message, event.tensors)

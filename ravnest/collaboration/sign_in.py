@@ -92,7 +92,7 @@ def sign_in(member: Member, lines: Lines, line: int, now: Callable[[], float]) -
             raise InvalidInput(f"the backbone sends more than {MOST_CODE_FILES} files")
     member.signatures = tuple(message.signatures)
     trainer = member.trainer(files, message.job, message.session)
-    lines.send(line, JoinMessage(form=form_in_words(trainer.forms), order=trainer.order))
+    lines.send(line, JoinMessage(form=form_in_words(trainer.packing.sent), order=trainer.order))
     member.tell(f"joined; takes the state of {len(trainer.state_forms(0))} tensors")
     return trainer, said.waiting
 

@@ -172,9 +172,8 @@ class StandBy:
             raise _Lesser(f"term {challenge.term}, step {challenge.step}")
         self._state.begin_term(challenge.term)
         secret = self._state.store.secrets.backbone_secret
-        return FollowMessage(
-            proof=proof(secret, challenge.nonce), code=self._state.code, form=form_in_words(self._state.trainer.forms)
-        )
+        form = form_in_words(self._state.trainer.packing.sent)
+        return FollowMessage(proof=proof(secret, challenge.nonce), code=self._state.code, form=form)
 
     def _take(self, lines: Lines, line: int, message: Message, tensors: tuple[Tensor, ...]) -> None:
         """Raises InvalidInput, RunFailed for what a backbone never says."""
@@ -184,7 +183,7 @@ class StandBy:
             case TransferMessage(what="state"):
                 self._incoming = Incoming(message, self._state.trainer.state_forms(message.step))
             case TransferMessage(what="average", step=step) if step == self._state.trainer.step:
-                self._incoming = Incoming(message, self._state.trainer.forms)
+                self._incoming = self._state.trainer.packing.incoming(message)
             case TensorMessage() if self._incoming is not None:
                 self._incoming.take_tensor(message)
             case PieceMessage() if self._incoming is not None:
@@ -203,7 +202,7 @@ class StandBy:
                 self._state.take_state(incoming.vectors, incoming.step)
                 self._tell(f"stands by with the state of step {incoming.step}")
             else:
-                self._state.follow(incoming.vectors)
+                self._state.follow(self._state.trainer.packing.whole(incoming.vectors, 1.0))
 
 
 class _Lesser(RavnestError):

@@ -7,19 +7,15 @@ until there are enough to compare them with, or until the step ends.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ravnest.collaboration.deviations import LEAST_PEOPLE, Deviations
-from ravnest.collaboration.transfers import Form, Said, pieces
-from ring_allreduce.ring import decode
-from ring_allreduce.transport import Message
-
-MOST_FLOAT16 = 61_440.0
-"""A mean has no larger numbers where it travels as float16: they would be infinite there."""
+from ravnest.collaboration.packing import MOST_FLOAT16, MOST_LOW_RANK, Feedback, Packing
+from ravnest.collaboration.transfers import Said
 
 
 @dataclass(frozen=True)
@@ -33,12 +29,13 @@ class _Given:
 class StepSum:
     """The sums of one step after another. What a shorter form loses of a mean is added to the next one."""
 
-    def __init__(self, forms: Sequence[Form]) -> None:
-        self.forms = tuple(forms)
+    def __init__(self, packing: Packing) -> None:
+        self._packing = packing
+        self.forms = forms = packing.summed
         self.samples = 0
         """Samples of all that was added."""
         self._sums = {form.name: torch.zeros(form.elements, dtype=form.dtype) for form in forms}
-        self._lost = {form.name: torch.zeros(form.elements, dtype=form.dtype) for form in forms if form.wire != "exact"}
+        self._feedback = Feedback(packing)
         self._means = {form.name: torch.zeros(form.elements, dtype=form.dtype) for form in forms}
         self._deviations = {form.name: Deviations() for form in forms if form.elements}
         self._held: list[_Given] = []
@@ -58,12 +55,14 @@ class StepSum:
     def finish(self, step: int) -> tuple[list[Said], dict[str, Tensor]]:
         """The messages of the mean, and the mean as all of them decode it. The sum begins again from zero."""
         self._add_held()
-        means = [(form, self._sums[form.name] / self.samples) for form in self.forms]
-        for form, mean in means:
+        means = [self._sums[form.name] / self.samples for form in self.forms]
+        for form, mean in zip(self.forms, means, strict=True):
             if form.wire == "float16":
                 mean.clamp_(-MOST_FLOAT16, MOST_FLOAT16)
-        said = list(pieces("average", step, self.samples, means, residuals=self._lost))
-        decoded = decoded_vectors(said, self.forms)
+            elif self._packing.low_rank is not None:
+                mean.clamp_(-MOST_LOW_RANK, MOST_LOW_RANK)
+        said = list(self._feedback.pieces("average", step, self.samples, means))
+        decoded = self._packing.decoded(said)
         self.samples = 0
         for total in self._sums.values():
             total.zero_()
@@ -86,23 +85,3 @@ class StepSum:
         scale = allowed / deviation  # of an infinite deviation: 0
         total.add_(vector, alpha=scale).add_(self._means[name], alpha=(1.0 - scale) * given.samples)
         return True
-
-
-def decoded_vectors(
-    said: Sequence[tuple[Message, tuple[Tensor, ...]]], forms: Sequence[Form], weight: float = 1.0
-) -> dict[str, Tensor]:
-    """What a receiver makes of a transfer's messages, of a mean or, with its samples as `weight`, of a sum.
-
-    Raises InvalidInput where it is not finite.
-    """
-    parts = [tensors for _, tensors in said if tensors]
-    vectors: dict[str, Tensor] = {}
-    at = 0
-    for form in forms:
-        vector = torch.empty(form.elements, dtype=form.dtype)
-        for start in range(0, form.elements, form.piece_elements):
-            stop = min(start + form.piece_elements, form.elements)
-            vector[start:stop] = decode(form.wire, parts[at], stop - start, weight, form.dtype)
-            at += 1
-        vectors[form.name] = vector
-    return vectors

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ravnest.collaboration.low_rank import LowRank
+from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import DTYPES, Form
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job.config import Job
@@ -95,13 +97,16 @@ class Trainer:
         seed = derive_seed(job.seed, order, 0, 0, "volunteer")
         self._sampler = self._sampler_of(order)
         torch.manual_seed(seed & (2**63 - 1))  # dropout is each peer's own
-        wire = job.averaging.ring_wire
         elements = sum(one.numel() for one in self._parameters)
-        self.forms = (
-            Form(GRADIENTS, torch.float32, elements, wire),
-            Form(STATISTICS, torch.float32, sum(one.numel() for one in self._statistics.values())),
+        rank = job.gradient_rank
+        self.packing = Packing(
+            (
+                Form(GRADIENTS, torch.float32, elements, job.averaging.ring_wire),
+                Form(STATISTICS, torch.float32, sum(one.numel() for one in self._statistics.values())),
+            ),
+            None if rank is None else LowRank([one.shape for one in self._parameters], rank),
         )
-        """What a contribution and an average hold."""
+        """What a contribution and an average hold, and how it travels."""
         self._sum = torch.zeros(elements)
         self._sum_samples = 0
         self.step = 0
@@ -167,13 +172,13 @@ class Trainer:
             at += size
         self._sum_samples += samples
 
-    def contribution(self) -> list[tuple[Form, Tensor]]:
+    def contribution(self) -> list[Tensor]:
         """The sum over all samples since the last one, and the statistics times these samples. The sum begins anew."""
         samples, self._sum_samples = self._sum_samples, 0
         total, self._sum = self._sum, torch.zeros_like(self._sum)
         values = [buffer.detach().reshape(-1).to("cpu") for buffer in self._statistics.values()]
         statistics = torch.cat(values) * samples if values else torch.zeros(0)
-        return [(self.forms[0], total), (self.forms[1], statistics)]
+        return [total, statistics]
 
     def forget(self) -> None:
         """Begin another sum, without what there is."""

@@ -85,8 +85,9 @@ def pieces(
 class Incoming:
     """One transfer that comes in on a line."""
 
-    def __init__(self, began: TransferMessage, forms: Sequence[Form]) -> None:
-        """forms: what it has to hold, in this order. Raises InvalidInput where it says otherwise."""
+    def __init__(self, began: TransferMessage, forms: Sequence[Form], *, means: bool = False) -> None:
+        """forms: what it has to hold, in this order. means: a contribution travels as the mean over its samples. Raises
+        InvalidInput where it says otherwise."""
         if began.tensors != len(forms):
             raise InvalidInput(f"a {began.what} has {len(forms)} vectors, not {began.tensors}")
         self.what, self.step, self.samples = began.what, began.step, began.samples
@@ -94,7 +95,7 @@ class Incoming:
         self.vectors: dict[str, Tensor] = {}
         self._forms = deque(forms)
         given = began.what == "contribution"
-        self._weight, self._most = (float(began.samples), MOST_NUMBER) if given else (1.0, math.inf)
+        self._weight, self._most = (1.0 if means else float(began.samples), MOST_NUMBER) if given else (1.0, math.inf)
         self._form: Form | None = None
         self._at = 0
 

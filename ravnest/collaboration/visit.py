@@ -10,7 +10,6 @@ micro-batch whose loss or gradient is not finite counts as not made.
 import time
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ravnest.collaboration.beside import Beside, BesideInThread
@@ -27,6 +26,7 @@ from ravnest.collaboration.messages import (
     TensorMessage,
     TransferMessage,
 )
+from ravnest.collaboration.packing import Feedback
 from ravnest.collaboration.peer_steps import (
     ApplyAverage,
     AverageCame,
@@ -46,7 +46,7 @@ from ravnest.collaboration.progress import Report
 from ravnest.collaboration.sign_in import IDLE_S, Member, Refused, sign_in
 from ravnest.collaboration.spot_checks import spans_of
 from ravnest.collaboration.trainer import NotFinite, Trainer
-from ravnest.collaboration.transfers import Incoming, Outgoing, pieces
+from ravnest.collaboration.transfers import Incoming, Outgoing
 from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
 
@@ -100,7 +100,7 @@ class Visit:
         self._steps = PeerSteps()
         self._outgoing = Outgoing()
         self._incoming: Incoming | None = None
-        self._lost: dict[str, Tensor] = {}  # what shorter forms have lost of contributions
+        self._feedback: Feedback
         self._means: dict[int, dict[str, Tensor]] = {}  # by step: averages that have come and are not applied
         self._due = 0  # the step whose average comes next
         self._taken = 0
@@ -123,7 +123,7 @@ class Visit:
         self._trainer, waiting = sign_in(self._member, self._lines, self._line, self._now)
         self._waiting = [*waiting]
         self._micro_batch = self._trainer.job.micro_batch
-        self._lost = {form.name: torch.zeros(form.elements) for form in self._trainer.forms if form.wire != "exact"}
+        self._feedback = Feedback(self._trainer.packing)
         self._heard_s = self._now()  # agreeing to the code takes as long as it takes
         self._member.given.visits += 1
         if not self._trainer.job.delayed_step:
@@ -222,7 +222,7 @@ class Visit:
         if message.what == "state" and self._steps.step is None:
             self._incoming = Incoming(message, self._trainer.state_forms(message.step))
         elif message.what == "average" and message.step == self._due:
-            self._incoming = Incoming(message, self._trainer.forms)
+            self._incoming = self._trainer.packing.incoming(message)
         else:
             raise InvalidInput(f"a {message.what} of step {message.step} at step {self._due}")
         self._finish_if_whole()
@@ -238,7 +238,7 @@ class Visit:
             self._due = incoming.step
             self._handle(StateCame(incoming.step))
         else:
-            self._means[incoming.step] = incoming.vectors
+            self._means[incoming.step] = self._trainer.packing.whole(incoming.vectors, 1.0)
             self._due += 1
             came = AverageCame(incoming.step)
             if self._computing:
@@ -259,7 +259,7 @@ class Visit:
                         self._report(step, samples, due=True)  # the losses belong to this step
                     vectors = self._trainer.contribution()
                     named, self._counted = spans_of(self._counted)[:MOST_SPANS], []
-                    sent = pieces("contribution", step, samples, vectors, float(samples), self._lost, named)
+                    sent = self._feedback.pieces("contribution", step, samples, vectors, float(samples), named)
                     self._outgoing.put(sent)
                     self._pump()
                     self._member.given.samples += samples

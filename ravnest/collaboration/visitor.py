@@ -20,9 +20,10 @@ from ravnest.collaboration.messages import (
     TransferMessage,
     signed_part,
 )
+from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.people import Person
 from ravnest.collaboration.stand_by import proof
-from ravnest.collaboration.transfers import Form, Incoming, Outgoing
+from ravnest.collaboration.transfers import Incoming, Outgoing
 from ravnest.dht import KeyIdentity
 from ravnest.errors import InvalidInput
 
@@ -53,6 +54,8 @@ class Visitor:
     rated: bool = False
     """It has said how fast it is, and was answered."""
     incoming: Incoming | None = None
+    packing: Packing | None = None
+    """How that travels."""
     taken: int = 0
     """Pieces that have come from it."""
 
@@ -80,12 +83,12 @@ class Visitor:
             raise InvalidInput("its job's folder holds other code than this backbone's")
         self.name, self.follows, self.agreed = "another backbone", True, True
 
-    def begin(self, message: TransferMessage, forms: Sequence[Form], most_samples: int) -> None:
+    def begin(self, message: TransferMessage, packing: Packing, most_samples: int) -> None:
         """A contribution begins. Raises InvalidInput where it cannot be one."""
         self.incoming = None
         if message.what != "contribution" or not 0 < message.samples <= most_samples:
             raise InvalidInput(f"a {message.what} of {message.samples} samples")
-        self.incoming = Incoming(message, forms)
+        self.incoming, self.packing = packing.incoming(message), packing
 
     def take(self, message: TensorMessage | PieceMessage, tensors: Sequence[Tensor]) -> Incoming | None:
         """The next part of it; returns the contribution when it is whole. Raises InvalidInput, and forgets the rest."""
@@ -98,6 +101,8 @@ class Visitor:
                 incoming.take_tensor(message)
             else:
                 incoming.take_piece(message, tensors)
+            if incoming.whole and self.packing is not None:
+                incoming.vectors = self.packing.whole(incoming.vectors, float(incoming.samples))
         except InvalidInput:
             self.incoming = None
             raise

@@ -185,12 +185,10 @@ class Job(Section):
     """Shown at evaluations beside the loss: accuracy, perplexity, functions or factories."""
     mode: Mode = "planned"
     """planned: by a plan over nodes. collaborative: by volunteers who come and go (`ravnest collaborate`)."""
-    target_batch: PositiveInt | None = None
-    """Samples that make one step of a collaboration, over all volunteers."""
-    delayed_step: Annotated[bool, Field(strict=True)] = False
-    """Whether volunteers compute on while their last batch is averaged: its step is applied one step late."""
-    spot_check_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Of so large a share of contributions the backbone computes a micro-batch again, where all have the same data."""
+    target_batch: PositiveInt | None = None  # samples of all volunteers that make one step of a collaboration
+    delayed_step: Annotated[bool, Field(strict=True)] = False  # volunteers compute on while a batch is averaged
+    gradient_rank: PositiveInt | None = None  # of two thin matrices that travel instead of each large gradient
+    spot_check_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # a micro-batch of so many is computed again
     micro_batch: PositiveInt = 8
     """Samples that one forward and one backward of a stage handle."""
 

@@ -53,6 +53,8 @@ class Moded(Protocol):
     @property
     def delayed_step(self) -> bool: ...
     @property
+    def gradient_rank(self) -> int | None: ...
+    @property
     def spot_check_share(self) -> float: ...
     @property
     def micro_batch(self) -> int: ...
@@ -71,6 +73,8 @@ def check_mode(job: Moded) -> None:
             raise ValueError("target_batch: only mode collaborative has one; a plan has update_every")
         if job.delayed_step:
             raise ValueError("delayed_step: only mode collaborative delays steps; a plan has max_staleness")
+        if job.gradient_rank is not None:
+            raise ValueError("gradient_rank: only mode collaborative sends gradients; rounds have averaging.wire")
         if job.spot_check_share:
             raise ValueError("spot_check_share: only mode collaborative checks volunteers")
         return
@@ -84,6 +88,13 @@ def check_mode(job: Moded) -> None:
         raise ValueError(
             "spot_check_share: expected 0 with delayed_step: gradients are of weights that the backbone has no more"
         )
+    if job.gradient_rank is not None:
+        if job.spot_check_share:
+            raise ValueError("spot_check_share: expected 0 with gradient_rank: what travels is no sum of gradients")
+        if job.averaging.wire not in ("float32", "bfloat16", "float16"):
+            raise ValueError(
+                f"averaging.wire: expected float32, bfloat16 or float16 with gradient_rank, not {job.averaging.wire}"
+            )
     if job.precision == "float16":
         raise ValueError("precision: mode collaborative takes float32 or bfloat16")
     if job.averaging != AveragingConfig(wire=job.averaging.wire):

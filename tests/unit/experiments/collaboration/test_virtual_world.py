@@ -1,10 +1,15 @@
 from pathlib import Path
 
+import pytest
+
 from experiments.collaboration.virtual_world import VirtualWorld
 
 
-def test_the_real_programs_train_together_and_end_with_the_same_bytes(tmp_path: Path) -> None:
-    world = VirtualWorld(tmp_path, steps=3, target=64)
+@pytest.mark.parametrize(("rank", "delayed"), [(None, False), (2, False), (2, True)])
+def test_the_real_programs_train_together_and_end_with_the_same_bytes(
+    tmp_path: Path, rank: int | None, delayed: bool
+) -> None:
+    world = VirtualWorld(tmp_path, steps=3, target=64, rank=rank, delayed=delayed)
     with world.running():
         backbone = world.start_backbone()
         for name in ("a", "b"):

@@ -36,6 +36,7 @@ averaging: {{wire: {wire}}}
 stop: {{samples: {samples}}}
 spot_check_share: {spot_check_share}
 delayed_step: {delayed_step}
+gradient_rank: {gradient_rank}
 evaluate_every: 64
 """
 
@@ -48,12 +49,14 @@ def job_in(
     samples: int = 640,
     spot_check_share: float = 0.0,
     delayed_step: bool = False,
+    gradient_rank: int | None = None,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     module = "parts_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]  # no two folders share a module
     (folder / f"{module}.py").write_text(CODE)
     path = folder / "job.yaml"
     given = {"optimizer": optimizer, "wire": wire, "samples": samples, "spot_check_share": spot_check_share}
+    given["gradient_rank"] = "null" if gradient_rank is None else gradient_rank
     given["delayed_step"] = "true" if delayed_step else "false"
     path.write_text(JOB.format(module=module, **given))
     return path

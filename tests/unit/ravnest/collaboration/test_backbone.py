@@ -70,7 +70,7 @@ class World:
         identity, name = new_identity(), f"v{line}"
         signature = identity.sign(signed_part(challenge.nonce, self.backbone.invitation.backbone_public, name))
         hello = HelloMessage(protocol=PROTOCOL, name=name, public_key=identity.public_key, signature=signature)
-        for message in (hello, JoinMessage(form=form_in_words(self.trainer.forms), order=name)):
+        for message in (hello, JoinMessage(form=form_in_words(self.trainer.packing.sent), order=name)):
             self.lines.events.append(LineSaid(line, message, ()))
         self.turns(8)
 
@@ -96,7 +96,7 @@ class World:
 
     def gives(self, line: int, samples: int, value: float) -> None:
         """A contribution whose mean is `value` everywhere."""
-        forms = self.trainer.forms
+        forms = self.trainer.packing.sent
         vectors = [(form, torch.full((form.elements,), samples * value)) for form in forms]
         for message, tensors in pieces("contribution", self.backbone.step, samples, vectors, float(samples)):
             self.lines.events.append(LineSaid(line, message, tensors))
@@ -106,8 +106,9 @@ class World:
         volunteer = Trainer(load_job(self.path), self.path, order=f"v{line}")
         for number in range(count):
             volunteer.count(volunteer.compute(number).samples)
-        (form, total), statistics = volunteer.contribution()
-        sent = pieces("contribution", 0, 8 * count, [(form, lie * total), statistics], 8.0 * count, None, [(0, count)])
+        total, statistics = volunteer.contribution()
+        vectors = list(zip(volunteer.packing.sent, (lie * total, statistics), strict=True))
+        sent = pieces("contribution", 0, 8 * count, vectors, 8.0 * count, None, [(0, count)])
         for message, tensors in sent:
             self.lines.events.append(LineSaid(line, message, tensors))
 
@@ -293,7 +294,7 @@ def test_another_machine_follows_if_it_knows_the_secret_and_gives_nothing(
     assert isinstance(challenge, ChallengeMessage)
     kept = world.kept
     secret = kept.store.secrets.backbone_secret if knows else "00" * 32
-    form = form_in_words(world.trainer.forms)
+    form = form_in_words(world.trainer.packing.sent)
     follow = FollowMessage(proof=proof(secret, challenge.nonce), code=kept.code, form=form)
     world.lines.events.append(LineSaid(1, follow, ()))
     world.turns(4)

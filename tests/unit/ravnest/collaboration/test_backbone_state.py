@@ -18,7 +18,7 @@ def state_in(folder: Path, *, resume: bool = False, optimizer: str = "{name: ada
 
 
 def applied(state: BackboneState) -> None:
-    means = {form.name: torch.full((form.elements,), 0.1) for form in state.trainer.forms}
+    means = {form.name: torch.full((form.elements,), 0.1) for form in state.trainer.packing.sent}
     state.apply({"a": 64}, means)
 
 

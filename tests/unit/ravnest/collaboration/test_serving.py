@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from experiments.collaboration.virtual_network import Machine
 from experiments.collaboration.virtual_world import VirtualWorld
 
@@ -25,8 +27,11 @@ def ends(world: VirtualWorld, machines: list[Machine], most_s: float = 3000.0) -
     assert all(result.weights is not None for result in world.results.values())
 
 
-def test_a_backbone_machine_that_dies_is_replaced_and_stands_by_when_it_comes_back(tmp_path: Path) -> None:
-    world = VirtualWorld(tmp_path, steps=30, target=64)
+@pytest.mark.parametrize(("rank", "delayed"), [(None, False), (2, True)])
+def test_a_backbone_machine_that_dies_is_replaced_and_stands_by_when_it_comes_back(
+    tmp_path: Path, rank: int | None, delayed: bool
+) -> None:
+    world = VirtualWorld(tmp_path, steps=30, target=64, rank=rank, delayed=delayed)
     with world.running():
         first = world.start_backbone(machines=2)
         second = world.start_backbone(number=1, machines=2)

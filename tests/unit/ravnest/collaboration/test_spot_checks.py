@@ -130,7 +130,7 @@ def test_in_a_training_nobody_honest_is_refused_a_liar_is_and_the_backbone_stays
         for order, peer in peers.items():
             for number in range(8 * step, 8 * step + 8):
                 peer.count(peer.compute(number).samples)
-            vector = peer.contribution()[0][1] * (lie if lie is not None and order == "b" else 1.0)
+            vector = peer.contribution()[0] * (lie if lie is not None and order == "b" else 1.0)
             try:
                 looks.require(order, order, [(8 * step, 8)], vector, 64)
             except InvalidInput:

@@ -63,7 +63,7 @@ class World:
             self.says(message, *tensors)
 
     def makes_a_step(self) -> None:
-        mean = [(form, torch.full((form.elements,), 0.1)) for form in self.serving.trainer.forms]
+        mean = [(form, torch.full((form.elements,), 0.1)) for form in self.serving.trainer.packing.sent]
         for message, tensors in pieces("average", self.serving.trainer.step, 64, mean):
             self.says(message, *tensors)
         self.serving.people.came("ab", "ada")

@@ -1,12 +1,13 @@
 import pytest
 import torch
 
+from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.transfers import Form
 
 
 def test_the_mean_counts_samples_and_the_next_sum_begins_from_zero() -> None:
-    total = StepSum([Form("g", torch.float32, 3)])
+    total = StepSum(Packing([Form("g", torch.float32, 3)]))
     total.add({"g": torch.tensor([2.0, 4.0, 6.0])}, 2)
     total.add({"g": torch.tensor([6.0, 4.0, 2.0])}, 6)
     _, mean = total.finish(0)
@@ -16,7 +17,7 @@ def test_the_mean_counts_samples_and_the_next_sum_begins_from_zero() -> None:
 
 
 def test_what_a_shorter_form_loses_is_added_to_later_means() -> None:
-    total = StepSum([Form("g", torch.float32, 256, "int8")])
+    total = StepSum(Packing([Form("g", torch.float32, 256, "int8")]))
     given = torch.linspace(-1, 1, 256) ** 3
     sent = torch.zeros(256)
     for step in range(50):
@@ -33,7 +34,7 @@ def noisy(samples: int, draw: torch.Generator) -> dict[str, torch.Tensor]:
 
 
 def test_contributions_within_what_is_allowed_are_added_exactly_whatever_comes_beside_them() -> None:
-    bounded, plain = (StepSum([Form("g", torch.float32, 64)]) for _ in range(2))
+    bounded, plain = (StepSum(Packing([Form("g", torch.float32, 64)])) for _ in range(2))
     draw = torch.Generator().manual_seed(0)
     for step in range(20):
         for person, samples in [("a", 8), ("b", 64), ("c", 16), ("d", 500)]:
@@ -46,7 +47,7 @@ def test_contributions_within_what_is_allowed_are_added_exactly_whatever_comes_b
 @pytest.mark.parametrize("lie", [1e30, -1e6, 3e38, 5e3])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_lie_that_is_finite_moves_a_mean_no_further_than_is_allowed(lie: float, first: bool) -> None:
-    total, draw = StepSum([Form("g", torch.float32, 64)]), torch.Generator().manual_seed(0)
+    total, draw = StepSum(Packing([Form("g", torch.float32, 64)])), torch.Generator().manual_seed(0)
     for step in range(3):
         honest = [("a", 32, noisy(32, draw)), ("b", 32, noisy(32, draw)), ("c", 32, noisy(32, draw))]
         lying = [("liar", 32, {"g": torch.full((64,), lie)})]
@@ -61,7 +62,7 @@ def test_a_lie_that_is_finite_moves_a_mean_no_further_than_is_allowed(lie: float
 
 
 def test_a_mean_that_float16_cannot_hold_is_cut_and_not_fatal() -> None:
-    total = StepSum([Form("g", torch.float32, 2, "float16")])
+    total = StepSum(Packing([Form("g", torch.float32, 2, "float16")]))
     for step in range(3):
         total.add({"g": torch.tensor([1e20, -1e20])}, 1)
         assert float(total.finish(step)[1]["g"].abs().max()) < 65504

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ravnest.collaboration.packing import Feedback
 from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.trainer import GRADIENTS, Trainer
-from ravnest.collaboration.transfers import Incoming, pieces
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
 from ring_allreduce.ring import Wire
@@ -26,11 +26,11 @@ def averaged(peers: list[Trainer], total: StepSum) -> dict[str, torch.Tensor]:
             made = peer.compute(10 * step + one)
             peer.count(made.samples)
             samples += made.samples
-        said = list(pieces("contribution", step, samples, peer.contribution(), float(samples)))
-        came = Incoming(said[0][0], peer.forms)  # type: ignore[arg-type]
+        said = list(Feedback(peer.packing).pieces("contribution", step, samples, peer.contribution(), float(samples)))
+        came = peer.packing.incoming(said[0][0])  # type: ignore[arg-type]
         for message, tensors in said[1:]:
             (came.take_piece(message, tensors) if tensors else came.take_tensor(message))  # type: ignore[arg-type]
-        total.add(came.vectors, samples)
+        total.add(peer.packing.whole(came.vectors, samples), samples)
     return total.finish(step)[1]
 
 
@@ -38,7 +38,7 @@ def averaged(peers: list[Trainer], total: StepSum) -> dict[str, torch.Tensor]:
 def test_a_fixed_membership_is_large_batch_training_step_by_step(tmp_path: Path, optimizer: str) -> None:
     """Within 1e-5 of one plain PyTorch loop over the same samples as one batch."""
     peers = [trainer(tmp_path, order, optimizer=optimizer) for order in "abc"]
-    total = StepSum(peers[0].forms)
+    total = StepSum(peers[0].packing)
     plain = trainer(tmp_path, "plain", optimizer=optimizer)
     parameters = list(plain.model.parameters())
     kind = torch.optim.AdamW if "adamw" in optimizer else torch.optim.SGD
@@ -71,15 +71,15 @@ def test_shorter_forms_give_everyone_the_same_bytes_near_the_exact_ones(
     names = {"exact": "float32"}
     peers = [trainer(tmp_path / wire, order, wire=names.get(wire, wire)) for order in "ab"]
     exact = [trainer(tmp_path / "float32", order) for order in "ab"]
-    mean = averaged(peers, StepSum(peers[0].forms))[GRADIENTS]
-    wanted = averaged(exact, StepSum(exact[0].forms))[GRADIENTS]
+    mean = averaged(peers, StepSum(peers[0].packing))[GRADIENTS]
+    wanted = averaged(exact, StepSum(exact[0].packing))[GRADIENTS]
     assert float((mean - wanted).norm()) <= within * float(wanted.norm())
 
 
 @pytest.mark.parametrize("optimizer", ["{name: adamw, lr: 1.0e-2}", "{name: sgd, lr: 0.1}", "{name: lamb, lr: 0.01}"])
 def test_a_joiner_that_takes_the_state_goes_on_as_the_others_do(tmp_path: Path, optimizer: str) -> None:
     first, joiner = (trainer(tmp_path, order, optimizer=optimizer) for order in "ab")
-    total = StepSum(first.forms)
+    total = StepSum(first.packing)
     for _ in range(3):
         first.apply(averaged([first], total))
     state = first.state()

@@ -128,7 +128,7 @@ def test_where_steps_are_delayed_an_average_is_taken_while_a_micro_batch_is_comp
 ) -> None:
     visit, lines, member, trainer = visit_of(tmp_path, delayed_step=True)
     compute, send, taken, held = trainer.compute, lines.send, threading.Event(), [-1]
-    mean = [(form, torch.ones(form.elements)) for form in trainer.forms]
+    mean = [(form, torch.ones(form.elements)) for form in trainer.packing.sent]
 
     def watched(line: int, message: Message, tensors: tuple[torch.Tensor, ...] = ()) -> None:
         send(line, message, tensors)
@@ -177,7 +177,7 @@ def test_who_computes_long_holds_few_averages_meanwhile_and_takes_the_others_in_
         if number == 1:  # the others make five steps in the time of this micro-batch
             read.clear()
             for step in range(steps):
-                mean = [(form, torch.full((form.elements,), 0.1 * step)) for form in trainer.forms]
+                mean = [(form, torch.full((form.elements,), 0.1 * step)) for form in trainer.packing.sent]
                 for message, tensors in pieces("average", step, 8, mean):
                     lines.events.append(LineSaid(3, message, tensors))
             assert read.wait(30.0)

@@ -9,6 +9,7 @@ from ravnest.collaboration.messages import (
     TransferMessage,
     signed_part,
 )
+from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import Form
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
@@ -47,12 +48,12 @@ def test_the_rest_of_a_refused_contribution_is_passed_over_and_the_next_one_coun
     began = TransferMessage(what="contribution", step=0, tensors=1, samples=8)
     tensor = TensorMessage(name="g", dtype="float32", elements=4)
     piece = PieceMessage(start=0, stop=4)
-    visitor.begin(began, FORMS, 100)
+    visitor.begin(began, Packing(FORMS), 100)
     assert visitor.take(tensor, ()) is None
     with pytest.raises(InvalidInput, match="NaN"):
         visitor.take(piece, (torch.tensor([1.0, float("nan"), 0.0, 0.0]),))
     assert visitor.take(piece, (torch.zeros(4),)) is None
-    visitor.begin(began, FORMS, 100)
+    visitor.begin(began, Packing(FORMS), 100)
     visitor.take(tensor, ())
     whole = visitor.take(piece, (torch.ones(4),))
     assert whole is not None
@@ -63,4 +64,4 @@ def test_the_rest_of_a_refused_contribution_is_passed_over_and_the_next_one_coun
 @pytest.mark.parametrize(("what", "samples"), [("contribution", 0), ("contribution", 101), ("state", 8)])
 def test_a_transfer_that_no_contribution_is_is_refused(what: str, samples: int) -> None:
     with pytest.raises(InvalidInput):
-        Visitor(0, 0.0).begin(TransferMessage(what=what, step=0, tensors=1, samples=samples), FORMS, 100)  # type: ignore[arg-type]
+        Visitor(0, 0.0).begin(TransferMessage(what=what, step=0, tensors=1, samples=samples), Packing(FORMS), 100)  # type: ignore[arg-type]

@@ -26,6 +26,13 @@ def test_a_job_is_planned_unless_it_says_otherwise() -> None:
         ({"mode": "collaborative", "target_batch": 64, "averaging": {"weighting": "equal"}}, "averaging"),
         ({"mode": "together"}, "mode"),
         ({"delayed_step": True}, "delayed_step"),
+        ({"gradient_rank": 4}, "gradient_rank"),
+        ({"mode": "collaborative", "target_batch": 64, "gradient_rank": 0}, "gradient_rank"),
+        ({"mode": "collaborative", "target_batch": 64, "gradient_rank": 2, "spot_check_share": 0.1}, "spot_check"),
+        (
+            {"mode": "collaborative", "target_batch": 64, "gradient_rank": 2, "averaging": {"wire": "int8"}},
+            "averaging.wire",
+        ),
         ({"mode": "collaborative", "target_batch": 64, "delayed_step": "soon"}, "delayed_step"),
         (
             {"mode": "collaborative", "target_batch": 64, "delayed_step": True, "spot_check_share": 0.1},
