@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.collaboration import comes_and_goes, faults, fixed, joins, short_steps, wires, worlds
+from experiments.collaboration import comes_and_goes, faults, fixed, joins, many, short_steps, wires, worlds
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
@@ -16,6 +16,7 @@ INTRO = (
 
 PARTS: Mapping[str, Callable[..., Part]] = {
     "worlds": worlds.measure,
+    "many": many.measure,
     "fixed": fixed.measure,
     "comes_and_goes": comes_and_goes.measure,
     "wires": wires.measure,

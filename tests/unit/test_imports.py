@@ -138,6 +138,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "numpy": (
         "cluster_planner/",
         "ravnest/collaboration/averaging_plan.py",
+        "ravnest/collaboration/group_plan.py",
         "ravnest/planning/model_checks.py",  # whether a forward draws from its generator
         "ravnest/training/draws.py",
         "ravnest/training/sampler.py",
