@@ -87,6 +87,15 @@ def best_tour(costs: HopCosts) -> tuple[int, ...]:
     return _exact(costs) if len(costs) <= EXACT_MEMBERS else _improved(costs)
 
 
+def best_path(hops: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    """Return an order of all places, from any to any other, in which the dearest hop is cheap.
+
+    It is a tour through one place more, to and from which nothing takes any time, and is opened there.
+    """
+    padded = ((0.0,) * (len(hops) + 1), *((0.0, *row) for row in hops))
+    return tuple(i - 1 for i in best_tour(padded)[1:])
+
+
 def tour_cost(costs: HopCosts, tour: Sequence[int]) -> tuple[float, float]:
     """Return (dearest hop, sum of hops) of a closed tour."""
     hops = [costs[a][b] for a, b in zip(tour, (*tour[1:], tour[0]), strict=True)]

@@ -222,6 +222,12 @@ class SpanCosts:
             return np.arange(self.count + 1)
         return self._few_positions(self._most_positions)
 
+    @cached_property
+    def sent_bytes(self) -> float:
+        """Return the bytes that one of these cuts sends forward per micro-batch, on average; 0 where there is none."""
+        within = self.positions[1:-1]
+        return float(self.forward_bytes[within].mean()) if len(within) else 0.0
+
     def flops_table(self, *, recomputes: bool = False) -> Floats:
         """[i, j] → `flops(positions[i], positions[j])`; infinite where j ≤ i."""
         if recomputes not in self._flops_tables:

@@ -1,11 +1,12 @@
 """The search for clusters: from many starts to a plan that no small change betters.
 
-For each number of clusters k, k-means on the embedding is repaired for memory (starting_groups.py); groups are compared
-by estimates (estimates.py) under the objective. From the best of them a local search starts (local_search.py). What it
-finds is worked out exactly (candidates.py), which gives the rings' figures and averaging's load for the next search.
+For each number of clusters k, k-means on the embedding is repaired for memory (starting_groups.py), and a tour of the
+nodes is divided into k arcs of equal memory (arcs.py). Groups are compared by estimates (estimates.py) under the
+objective. From the best of them a local search starts (local_search.py). What it finds is worked out exactly
+(candidates.py), which gives the rings' figures and averaging's load for the next search.
 Of up to EXHAUSTIVE_NODES nodes all partitions are looked at.
 
-With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the k-means of every k, the same of
+With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the groups of every k, the same of
 parts of the fleet (fleet_parts.py), and plans whose stages are groups of neighbours (stage_groups.py). From the best
 ones hill climbing starts (whole_plans.py). More than large_fleets.LARGEST nodes are searched block by block before.
 The best plan worked out is kept. Each step is told as a `Step`, for those who want to know why a plan is as it is.
@@ -28,6 +29,7 @@ from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
+from cluster_planner.search.moved_cuts import with_moved_cuts
 from cluster_planner.search.partitions import best_partitions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.stage_groups import orders_across
@@ -72,8 +74,8 @@ STARVING = 1.1
 k-means: averaging starves there, and estimates of groups rank nothing.
 """
 
-FEW_CLUSTERS = 4
-"""So many and fewer are worked out in any case: groups of many nodes with little memory are estimated far too low."""
+FEW_CLUSTERS, FEW_TIMES_NODES = 6, 400
+"""So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
@@ -181,9 +183,10 @@ class Search:
 
     def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]]) -> Iterator[tuple[Group, ...]]:
         """Yield those of FEW_CLUSTERS, and in larger fleets others only where the estimate is PROMISING by then."""
-        share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
+        count = len(self._problem.able)
+        share, few = 0.0 if count <= FEW_NODES else PROMISING, min(FEW_CLUSTERS, FEW_TIMES_NODES // count)
         for score, groups in starts:
-            if score >= share * self._best_objective or len(groups) <= FEW_CLUSTERS:
+            if score >= share * self._best_objective or len(groups) <= few:
                 yield groups
 
     def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
@@ -280,11 +283,10 @@ class Search:
         return max((self._offer("stages of neighbours", clusters) for _, clusters in best), default=0.0)
 
     def _climb(self) -> None:
-        """Climb from the best plans a little, and from the best of what comes out further."""
+        """Climb from the best plans a little, and from the best of what comes out further, at last along its cuts."""
         problem = self._problem
         names = [problem.fleet.names[i] for i in problem.able]
-        given = (problem.fleet, self._spans, self._worths, names, problem.least)
-        climber = WholePlans(*given, few=self._context.fine)
+        climber = WholePlans(problem.fleet, self._spans, self._worths, names, problem.least, few=self._context.fine)
         count = len(names)
         large = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
         tries = (TRIES if count <= FEW_NODES else large) // (4 if self._within else 1)
@@ -296,28 +298,26 @@ class Search:
         ]
         if first:
             better, _ = climber.improved(max(first, key=lambda one: one[1])[0], tries, problem.seed + CLIMBED)
+            better = with_moved_cuts(climber, self._worths, better, tries)
             self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
 
     def _grouped(
         self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = ""
     ) -> list[tuple[float, tuple[Group, ...]]]:
-        """Return (score, groups) of k-means for each number of clusters that is feasible, best first. Each is told of
-        where there is a `phase`.
+        """Return (score, groups) of k-means and of arcs for each number of clusters that is feasible, best first. Each
+        number is told of where there is a `phase`.
         """
         found: list[tuple[float, tuple[Group, ...]]] = []
-        estimator = self._context.estimator(1, AveragingLimits())
-        score = self._context.score(AveragingLimits(), Totals())
+        context = self._context
+        estimator, score = context.estimator(1, AveragingLimits()), context.score(AveragingLimits(), Totals())
         for k in counts:
             if not phase and len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
                 break
-            groups = self._context.grouped(nodes, k, restarts)
-            if groups is None:
-                words = f"{format_count(k, 'cluster')}: the nodes cannot be grouped so that each holds the model"
-            else:
-                found.append((score(Totals().plus(estimator.of(groups))), groups))
-                words = f"{format_count(k, 'cluster')}: worth about {found[-1][0]:.4g}"
+            ways = [(score(Totals().plus(estimator.of(one))), one) for one in context.groupings(nodes, k, restarts)]
+            found += ways
+            words = f"worth about {max(ways)[0]:.4g}" if ways else "no grouping in which each holds the model"
             if phase:
-                self._tell(Step(phase, words, self._best_objective, 0.0))
+                self._tell(Step(phase, f"{format_count(k, 'cluster')}: {words}", self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
     def _improve(self, groups: tuple[Group, ...], conditions: AveragingLimits) -> None:

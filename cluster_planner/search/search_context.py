@@ -5,6 +5,7 @@ sees the rest of the fleet as totals that stay as they are. The phases of a sear
 large_fleets.py.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cluster_planner.formatting import format_count
@@ -13,6 +14,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
+from cluster_planner.search.arcs import arcs_of, open_tour
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
 from cluster_planner.search.local_search import LocalSearch, Score, Totals
 from cluster_planner.search.starting_groups import embed, group_nodes, regrouped
@@ -55,6 +57,21 @@ class SearchContext:
         """The costs on as many cut positions as whole plans are cut at."""
         self._memory_fit = memory_fit
         self._estimators: dict[float, Estimator] = {}
+        self._tours: dict[Group, Group] = {}
+
+    def groupings(self, nodes: Group, k: int, restarts: int) -> Iterator[tuple[Group, ...]]:
+        """Yield the ways to begin with k groups that each hold the model: k-means, and arcs of a tour. Rules are about
+        groups, so where there are any there are no arcs.
+        """
+        if (groups := self.grouped(nodes, k, restarts)) is not None:
+            yield groups
+        if self.rules.are_any or k == 1:
+            return
+        if nodes not in self._tours:
+            self._tours[nodes] = open_tour(self.problem.fleet, nodes, self.finer.sent_bytes)
+        names, arcs = self.problem.fleet.names, arcs_of(self.problem.fleet, self._tours[nodes], k)
+        if arcs != groups and all(self._memory_fit.holds([names[i] for i in arc]) for arc in arcs):
+            yield arcs
 
     def grouped(self, nodes: Group, k: int, restarts: int) -> tuple[Group, ...] | None:
         """Return k groups by the best of `restarts` k-means, repaired, or None if there are none.

@@ -21,7 +21,7 @@ import numpy as np
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.rings import best_tour
+from cluster_planner.rings import best_path
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.starting_groups import LATENCY_DIMENSIONS, group_nodes
 
@@ -40,9 +40,8 @@ def orders_across(
     `points`: coordinates of every node of the fleet, latency first. `nodes`: those that may run a stage.
     """
     seen: set[Orders] = set()
-    sent_bytes = float(spans.forward_bytes[spans.positions[1:-1]].mean()) if len(spans.positions) > 2 else 0.0
     for sites in _sites(fleet, points, nodes, seed):
-        tour = _open_tour(fleet, sites, sent_bytes)
+        tour = _open_tour(fleet, sites, spans.sent_bytes)
         for count in clusters:
             for orders in _dealt(fleet, [sites[i] for i in tour], count):
                 if orders not in seen:
@@ -66,15 +65,12 @@ def _sites(fleet: Fleet, points: Floats, nodes: Group, seed: int) -> Iterator[li
 
 
 def _open_tour(fleet: Fleet, sites: Sequence[Group], sent_bytes: float) -> tuple[int, ...]:
-    """Return the order of the sites in which the dearest hop of a micro-batch is cheapest.
-
-    It is a tour through one place more, to which nothing takes any time, and is opened there.
-    """
-    hops = [[0.0] * (len(sites) + 1)]
+    """Return the order of the sites in which the dearest hop of a micro-batch is cheapest."""
+    hops: list[list[float]] = []
     for a in sites:
         ways = [fleet.arrays.between(a, b) for b in sites]
-        hops.append([0.0, *(float((latency + sent_bytes / rate).mean()) for latency, rate in ways)])
-    return tuple(i - 1 for i in best_tour(tuple(map(tuple, hops)))[1:])
+        hops.append([float((latency + sent_bytes / rate).mean()) for latency, rate in ways])
+    return best_path(hops)
 
 
 def _dealt(fleet: Fleet, sites: Sequence[Group], clusters: int) -> Iterator[Orders]:

@@ -245,6 +245,16 @@ class WholePlans:
             place is None or at == (at_last if place == LAST else place) for place, at in pinned
         )
 
+    def with_cut_moved(self, now: Clusters, at: tuple[int, int], by: int, *, together: bool) -> Clusters | None:
+        """Return the plan with the cut after (cluster, stage) moved by so many units, there or in all that have it."""
+        old, changed = now[at[0]].stages[at[1]].units[1], {}
+        for place, cluster in enumerate(now):
+            ends = [stage.units[1] for stage in cluster.stages]
+            if (place == at[0] or together) and old in ends[:-1]:
+                ends[ends.index(old)] += by
+                changed[place] = self._recut(cluster, ends)
+        return self._replaced(now, changed)
+
     # One change each: the plan after it, or None where there is no such change.
 
     def _exchange(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
@@ -272,15 +282,7 @@ class WholePlans:
             return None
         s = int(random.integers(len(now[i].stages) - 1))
         by = int(random.integers(1, FARTHEST + 1)) * (1 if random.random() < 0.5 else -1)
-        old, together = now[i].stages[s].units[1], random.random() < 0.5
-        changed = {}
-        for at, cluster in enumerate(now):
-            if at == i or together:
-                ends = [stage.units[1] for stage in cluster.stages]
-                if old in ends[:-1]:
-                    ends[ends.index(old)] += by
-                    changed[at] = self._recut(cluster, ends)
-        return self._replaced(now, changed)
+        return self.with_cut_moved(now, (i, s), by, together=random.random() < 0.5)
 
     def _same_cuts(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i, everyone = int(random.integers(len(now))), random.random() < 0.5
@@ -288,10 +290,8 @@ class WholePlans:
         if not alike:
             return None
         ends = [stage.units[1] for stage in now[i].stages]
-        if everyone:
-            return self._replaced(now, {at: self._recut(now[at], ends) for at in alike})
-        at = alike[int(random.integers(len(alike)))]
-        return self._replaced(now, {at: self._recut(now[at], ends)})
+        taking = alike if everyone else [alike[int(random.integers(len(alike)))]]
+        return self._replaced(now, {at: self._recut(now[at], ends) for at in taking})
 
     def _order(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))

@@ -15,7 +15,16 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Ring, Stage
 from cluster_planner.predict.prediction import predict
-from cluster_planner.rings import EXACT_MEMBERS, RingTraffic, best_tour, make_rings, ring_traffic, tour_cost, tour_of
+from cluster_planner.rings import (
+    EXACT_MEMBERS,
+    RingTraffic,
+    best_path,
+    best_tour,
+    make_rings,
+    ring_traffic,
+    tour_cost,
+    tour_of,
+)
 
 
 def costs_of(seed: int, members: int) -> tuple[tuple[float, ...], ...]:
@@ -114,3 +123,10 @@ def test_one_cluster_alone_averages_its_copies(
     assert found["averaged"].averaging_s >= 10**6 / 5e6  # two members, each of which sends all of it
     up = [stage.up_s for stage in found["averaged"].clusters[0].stages]
     assert up[0] != up[1]
+
+
+def test_a_path_has_two_ends_and_takes_no_dear_hop_back() -> None:
+    places = [0.0, 30.0, 10.0, 40.0, 20.0]
+    path = best_path([[abs(a - b) for b in places] for a in places])
+    assert [places[i] for i in path] in (sorted(places), sorted(places, reverse=True))
+    assert best_path([[0.0]]) == (0,)
