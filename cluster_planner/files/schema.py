@@ -308,15 +308,20 @@ def remarks(entry: schema.FleetFile) -> list[str]:
         ):
             if value > most:
                 said.append(f"nodes[{i}].{key}: {value:,.10g} {unit} of {node.name} is more than any machine has")
-        said += [
-            f"nodes[{i}].{key}: {value:,.4g} {unit} of {node.name} is assumed from its hardware, {node.hardware}; "
-            "`ravnest profile` measures it"
+        assumed = [
+            (key, f"{value:,.4g} {unit}")
             for key, given, value, unit in (
                 ("gflops", node.gflops, node.stated_gflops, "GFLOP/s"),
                 ("memory_gb", node.memory_gb, node.stated_memory_gb, "GB"),
             )
             if given is None
         ]
+        if assumed:
+            is_, it = ("is", "it") if len(assumed) == 1 else ("are", "them")
+            said.append(
+                f"nodes[{i}].{', '.join(key for key, _ in assumed)}: {' and '.join(each for _, each in assumed)} of"
+                f" {node.name} {is_} assumed from its hardware, {node.hardware}; `ravnest profile` measures {it}"
+            )
     for kind, links in (("links", entry.links), ("regions", entry.regions)):
         said += [
             f"{kind}[{i}].mbps: {link.mbps:,.10g} Mbit/s between {' and '.join(link.between)} is more than any link has"

@@ -63,13 +63,14 @@ class CheckpointWriter:
         versions: Mapping[str, int],
         made_with: Mapping[str, str],
         lost: tuple[str, ...] = (),
+        unmade: Mapping[str, int] | None = None,
         keep: int = KEPT,
         files: DurableFiles | None = None,
     ) -> None:
         """Begin a checkpoint in `folder`, which holds all of the run. What a crash left unfinished there is removed.
 
-        `round`, `samples`, `versions`, `made_with`, `lost`: see Manifest. `keep`: how many checkpoints are kept, with
-        this one. `files`: the operations on files, for tests.
+        `round`, `samples`, `versions`, `made_with`, `lost`, `unmade`: see Manifest. `keep`: how many checkpoints are
+        kept, with this one. `files`: the operations on files, for tests.
         """
         self._folder = folder
         self._files = DurableFiles() if files is None else files
@@ -84,7 +85,7 @@ class CheckpointWriter:
             self._files.make_folder(self._unfinished)
         self._round, self._samples = round, samples
         self._versions, self._made_with = dict(versions), dict(made_with)
-        self._lost = lost
+        self._lost, self._unmade = lost, dict(unmade or {})
         self._keep = keep
         self._streams: dict[str, TensorStream] = {}
         self._entries: dict[str, FileEntry] = {}
@@ -137,6 +138,7 @@ class CheckpointWriter:
             made_with=self._made_with,
             files=self._entries,
             lost=self._lost,
+            unmade=self._unmade,
         )
         with told(self._folder):
             return self._publish(encode_manifest(manifest))

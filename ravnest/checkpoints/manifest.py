@@ -50,6 +50,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     lost: tuple[str, ...] = ()
     """The clusters that were lost before the round, of whose stages there is no optimizer state."""
 
+    unmade: dict[str, _Count] = {}
+    """Of the updates of a cluster that came during the run: those from which its schedule began, and nobody made."""
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of manifest.json, indented for people."""

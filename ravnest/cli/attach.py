@@ -6,16 +6,16 @@ In: the run's folder, which is only read. Out: the view of `ravnest run`, until 
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Annotated
 
 import typer
+
+from ravnest.cli.runs import Run
 
 _LOOK_S = 0.25
 
 
 def attach(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/.")],
+    run: Run,
 ) -> None:
     """Show the live view of a run that goes on. Ctrl-C leaves the view, and the run goes on.
 

@@ -179,9 +179,8 @@ def people(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show who gave how many samples, by name and public key."""
-    from rich.console import Console
-
     from ravnest.cli.views.members import show_people
+    from ravnest.cli.views.tables import console
     from ravnest.collaboration.people import read_people
     from ravnest.errors import InvalidInput
 
@@ -191,7 +190,7 @@ def people(
     if as_json:
         typer.echo(found.text(), nl=False)
         return
-    show_people(found.ranked(), Console())
+    show_people(found.ranked(), console())
 
 
 def _line_of(invitation: str) -> str:
@@ -203,7 +202,13 @@ def _line_of(invitation: str) -> str:
     try:
         return Path(invitation).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read as an invitation: {error}", path=invitation) from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InvalidInput(
+            f"expected an invitation, or a file that holds one: {why}",
+            path=invitation,
+            key="INVITATION",
+            hint="`ravnest collaborate start` at the backbone prints where its invitation.txt is",
+        ) from None
 
 
 def is_signed(code: str, signatures: tuple[bytes, ...], keyring: list[str]) -> bool:

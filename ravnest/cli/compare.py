@@ -13,9 +13,11 @@ from typing import Annotated
 
 import typer
 
+from ravnest.cli.runs import RUN_HELP
+
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="The folders of two runs or more.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help=f"{RUN_HELP}; two or more.")],
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw their losses here, as a .png file.")
     ] = None,
@@ -36,12 +38,11 @@ def compare(
             draw_comparison({str(run.path): (run.trained, run.held_out) for run in found.runs}, picture)
         except OSError as error:
             raise InvalidInput(f"cannot be written: {error.strerror}", path=str(picture), key="picture") from None
-    from rich.console import Console
-
     from ravnest.cli.views.comparison import comparison_document, show_comparison
+    from ravnest.cli.views.tables import console
 
     if as_json:
         json.dump(comparison_document(found), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
-        show_comparison(found, Console())
+        show_comparison(found, console())

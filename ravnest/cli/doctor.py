@@ -30,15 +30,14 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON document.")] = False,
 ) -> None:
     """Say per node and pair what would make a run fail: reachability, versions, tokens, memory, devices, code, data."""
-    from rich.console import Console
-
     import ravnest
     from ravnest.cli.views.progress import note
     from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.tables import console
 
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
-        Steps(Console(stderr=True, quiet=as_json)) as steps,
+        Steps(console(stderr=True, quiet=as_json)) as steps,
     ):
         checked = ravnest.doctor(file, address=address, progress=steps.begin, warn=note)
     from ravnest.cli.views.machines import doctor_document, show_doctor
@@ -47,6 +46,6 @@ def doctor(
         json.dump(doctor_document(checked), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
-        show_doctor(checked, Console())
+        show_doctor(checked, console())
     if checked.would_fail:
         raise typer.Exit(WOULD_FAIL)

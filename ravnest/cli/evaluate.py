@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from ravnest.cli.runs import Run
+
 
 class Data(StrEnum):
     """The two datasets of a job."""
@@ -24,7 +26,7 @@ class Data(StrEnum):
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/20260131-120000.")],
+    run: Run,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -68,13 +70,12 @@ def evaluate(
             raise InvalidInput("a run that goes on evaluates its own held-out set", key=refused or "--data")
         evaluate_live(run, wait, as_json=as_json)
         return
-    from rich.console import Console
-
     import ravnest
     from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.tables import console
     from ravnest.driver.signals import StopOnInterrupt
 
-    steps = Steps(Console(stderr=True, quiet=as_json))
+    steps = Steps(console(stderr=True, quiet=as_json))
     # The job's own code may print: with --json, stdout holds the result alone.
     with steps, redirect_stdout(sys.stderr) if as_json else nullcontext(), StopOnInterrupt() as interrupt:
 
@@ -103,6 +104,6 @@ def evaluate(
     else:
         from ravnest.cli.views.result import show_evaluation
 
-        show_evaluation(result, Console(soft_wrap=True))
+        show_evaluation(result, console(soft_wrap=True))
     if result.stopped_early:
         raise typer.Exit(ravnest.Interrupted.exit_code)

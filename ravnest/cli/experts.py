@@ -132,15 +132,14 @@ def show(
     if as_json:
         typer.echo(json.dumps(document))
         return
-    from rich.console import Console
-
     from ravnest.cli.views.members import show_hosts
+    from ravnest.cli.views.tables import console
 
-    console = Console()
-    console.print(f"{config.name}: {document['hosted']} of {document['experts']} experts are hosted", highlight=False)
+    out = console()
+    out.print(f"{config.name}: {document['hosted']} of {document['experts']} experts are hosted", highlight=False)
     if document["hosts"]:
-        show_hosts(document["hosts"], console)
-    console.print(f"callers: {len(document['callers'])}", highlight=False)
+        show_hosts(document["hosts"], out)
+    out.print(f"callers: {len(document['callers'])}", highlight=False)
 
 
 def _document(config: ExpertsConfig, seen: Seen) -> dict[str, Any]:

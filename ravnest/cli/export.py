@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from ravnest.cli.runs import Run
+
 
 class DType(StrEnum):
     """The precisions in which weights can be written."""
@@ -21,7 +23,7 @@ class DType(StrEnum):
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/20260131-120000.")],
+    run: Run,
     weights: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the weights here under the model's own names: a .safetensors file."),
@@ -49,12 +51,11 @@ def export(
 
     The run may still be going on: its last checkpoint is taken.
     """
-    from rich.console import Console
-
     import ravnest
     from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.tables import console
 
-    with Steps(Console(stderr=True)) as steps:
+    with Steps(console(stderr=True)) as steps:
         exported = ravnest.export(
             run,
             weights=weights,

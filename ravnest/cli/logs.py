@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ravnest.cli.runs import Run
 
 _POLL_S = 0.5
 
 
 def logs(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, such as runs/20260131-120000.")],
+    run: Run,
     stage: Annotated[
         str | None,
         typer.Argument(metavar="[STAGE]", help="A stage, such as c0.s1, or ray; without it, events."),
@@ -51,14 +52,12 @@ def logs(
         if not printed:
             typer.echo(f"{stage} has printed nothing", err=True)
         return
-    from rich.console import Console
-
     from ravnest.cli.views.progress import event_line
-    from ravnest.cli.views.tables import say
+    from ravnest.cli.views.tables import console, say
     from ravnest.formatting import duration
 
-    console = Console(soft_wrap=True)
+    shown_on = console(soft_wrap=True)
     for at_s, event in events_of(folder.metrics, goes_on, wait):
         words = event_line(event)
         if words is not None:
-            say(console, f"{duration(at_s)} · {words}")
+            say(shown_on, f"{duration(at_s)} · {words}")

@@ -80,6 +80,14 @@ class Command(TyperCommand):
 
 
 class _Commands(TyperGroup):
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, whose help is broken between words where the terminal ends, and not where the source does."""
+        found = super().get_command(ctx, cmd_name)
+        for each in (found, *getattr(found, "commands", {}).values()):
+            if each is not None and each.help:
+                each.help = "\n\n".join(" ".join(part.split()) for part in each.help.split("\n\n"))
+        return found
+
     def invoke(self, ctx: Any) -> Any:
         """Runs a subcommand and reports Ctrl-C, for which typer itself prints nothing.
 
@@ -92,7 +100,9 @@ class _Commands(TyperGroup):
             if error.param is None or not error.message:
                 raise
             raise as_invalid_input(error) from None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort) as error:
+            if isinstance(error, typer.Abort):  # of a question, whose line it has left open
+                typer.echo(err=True)
             typer.echo("ravnest: interrupted", err=True)
             raise typer.Exit(Interrupted.exit_code) from None
 

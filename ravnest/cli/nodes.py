@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ravnest.cli.runs import Run
 from ravnest.errors import InvalidInput
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/.")]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name in nodes.yaml.")]
 
 

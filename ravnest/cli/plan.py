@@ -64,11 +64,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
-    from rich.console import Console
-
     import ravnest
     from ravnest.cli.views.progress import warning
     from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.tables import console
     from ravnest.driver.signals import StopOnInterrupt
     from ravnest.errors import InvalidInput
     from ravnest.planning.searching_on import Budget
@@ -77,7 +76,7 @@ def plan(
     _refuse_output(output, [nodes, job_path])
     if as_json and page:
         raise InvalidInput("ends when the document is printed; --page serves the plan until Ctrl-C", key="--json")
-    with Steps(Console(stderr=True, quiet=as_json)) as steps, StopOnInterrupt() as interrupt:
+    with Steps(console(stderr=True, quiet=as_json)) as steps, StopOnInterrupt() as interrupt:
 
         def first(made: Plan) -> None:
             _write(made, output)
@@ -110,14 +109,14 @@ def plan(
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
-    show_plan(made, Console(), everything=everything)
+    show_plan(made, console(), everything=everything)
     if explain:
-        show_explanation(made, explained.search, Console(), explained.largest_round, explained.relaxed)
+        show_explanation(made, explained.search, console(), explained.largest_round, explained.relaxed)
     elif (line := of_constraints(made)) is not None:
-        Console().print(line, markup=False, highlight=False)
-    console = Console(soft_wrap=True)
-    console.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
-    console.print(f"Next: ravnest run {output}", highlight=False)
+        console().print(line, markup=False, highlight=False)
+    whole = console(soft_wrap=True)
+    whole.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
+    whole.print(f"Next: ravnest run {output}", highlight=False)
     if page:
         from ravnest.cli.watch import show_plan_page
 

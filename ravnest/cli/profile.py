@@ -47,16 +47,15 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as one JSON document.")] = False,
 ) -> None:
     """Measure machines and what joins them: speed, free memory, latencies and rates. Writes nodes.yaml."""
-    from rich.console import Console
-
     import ravnest
     from ravnest.cli.views.progress import note
     from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.tables import console
 
     known = _known(output, merge=merge, force=force)
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),
-        Steps(Console(stderr=True, quiet=as_json)) as steps,
+        Steps(console(stderr=True, quiet=as_json)) as steps,
     ):
         found = ravnest.profile(
             job,
@@ -78,10 +77,10 @@ def profile(
         json.dump(profile_document(found, output), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
-        show_profile(found, Console())
-        console = Console(soft_wrap=True, highlight=False)
-        console.print(f"\nWrote [bold]{output}[/bold].")
-        console.print(next_step(output, job), markup=False)
+        show_profile(found, console())
+        whole = console(soft_wrap=True, highlight=False)
+        whole.print(f"\nWrote [bold]{output}[/bold].")
+        whole.print(next_step(output, job), markup=False)
     if found.missing:
         raise typer.Exit(INCOMPLETE)
 

@@ -48,12 +48,12 @@ def simulate(
 reach, up to a minute or so; --samples and --hours are kept to, however long they take. Ctrl-C ends it with the \
 figures so far.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     import ravnest
     from ravnest.cli.views.progress import note
     from ravnest.cli.views.steps import Steps
+    from ravnest.cli.views.tables import console
     from ravnest.driver.signals import StopOnInterrupt
     from ravnest.errors import InvalidInput
     from ravnest.formatting import duration
@@ -62,10 +62,10 @@ figures so far.
         raise InvalidInput("is a file; expected a folder", path=str(out), key="out")
     shown = TextColumn("{task.percentage:.0f}%  {task.fields[at]}  left:")
     columns = (TextColumn("simulating"), BarColumn(), shown, TimeRemainingColumn(compact=True))
-    console = Console(stderr=True)
+    shown_on = console(stderr=True)
     with (
-        Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress,
-        Steps(Console(stderr=True, quiet=as_json or console.is_terminal)) as steps,
+        Progress(*columns, console=shown_on, transient=True, disable=as_json or not shown_on.is_terminal) as progress,
+        Steps(console(stderr=True, quiet=as_json or shown_on.is_terminal)) as steps,
         StopOnInterrupt() as interrupt,
     ):
         task = progress.add_task("", total=1.0, at="")
@@ -105,9 +105,9 @@ figures so far.
     else:
         from ravnest.cli.views.simulation import show_simulation
 
-        show_simulation(result, made, Console(soft_wrap=True), result.ended, result.unreached)
+        show_simulation(result, made, console(soft_wrap=True), result.ended, result.unreached)
         if out is not None:
-            Console(soft_wrap=True).print(f"\nWrote [bold]{out / 'simulated.json'}[/bold] and its picture.")
+            console(soft_wrap=True).print(f"\nWrote [bold]{out / 'simulated.json'}[/bold] and its picture.")
     if result.stopped_early:
         raise typer.Exit(ravnest.Interrupted.exit_code)
 

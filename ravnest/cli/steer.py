@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ravnest.cli.runs import Run
+
 if TYPE_CHECKING:
     from ravnest.driver.observe.report import RunEvent
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or its name in runs/.")]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for it to be done; 0: do not wait.")
 ]

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ravnest.cli.runs import RUN_HELP
+
 if TYPE_CHECKING:
     from cluster_planner import Plan
     from ravnest.page.server import PageServer
@@ -41,9 +43,7 @@ Host = Annotated[
 def watch(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN", help="The run's folder, or its name in runs/; or a plan.yaml, or a collaboration's folder."
-        ),
+        typer.Argument(metavar="RUN", help=f"{RUN_HELP}; or a plan.yaml, or a collaboration's folder."),
     ],
     port: Port = PORT,
     host: Host = LOOPBACK,

@@ -37,6 +37,8 @@ class RunShape:
     """Samples that were made before a resume."""
     start_updates: Mapping[str, int] = field(default_factory=dict)
     """Updates that each cluster had made before a resume."""
+    start_unmade: Mapping[str, int] = field(default_factory=dict)
+    """Of them, by cluster that had come during the run: those that are counted and that nobody made."""
 
 
 class ResumePosition(Protocol):
@@ -52,6 +54,11 @@ class ResumePosition(Protocol):
         """Updates of each cluster at its snapshot for the checkpoint."""
         ...
 
+    @property
+    def unmade(self) -> Mapping[str, int]:
+        """By cluster that had come during the run: those of its updates that are counted and that nobody made."""
+        ...
+
 
 class SampleAccounts:
     """The updates of all clusters of a run."""
@@ -61,6 +68,7 @@ class SampleAccounts:
         self._shape = shape
         self._start = {name: shape.start_updates.get(name, 0) for name in shape.clusters}
         """By cluster: the updates from which it counts in this session."""
+        self._unmade = dict(shape.start_unmade)
         self._updates = dict(self._start)
         self._averaged = dict(self._updates)
         self._snapshots: dict[int, dict[str, int]] = {}
@@ -69,6 +77,7 @@ class SampleAccounts:
         """Those of them that were taken by a cluster that is lost since."""
         if standing is not None:
             self._start |= standing.begun
+            self._unmade |= standing.unmade
             self._updates |= standing.updates
             self._averaged |= standing.averaged
             self._snapshots = {round_: dict(taken) for round_, taken in standing.snapshots.items()}
@@ -81,6 +90,11 @@ class SampleAccounts:
     def begun(self) -> dict[str, int]:
         """By cluster: the updates from which it counts in this session, which others made before it came."""
         return dict(self._start)
+
+    @property
+    def unmade(self) -> dict[str, int]:
+        """By cluster that came during the run: the updates from which its schedule began, which nobody made."""
+        return dict(self._unmade)
 
     @property
     def snapshots(self) -> dict[int, dict[str, int]]:
@@ -131,6 +145,7 @@ class SampleAccounts:
         if cluster not in self._updates:
             updates = round(self.samples * (share[1] - share[0]) / self._shape.samples_per_update)
             self._start[cluster] = self._updates[cluster] = self._averaged[cluster] = updates
+            self._unmade[cluster] = updates
 
     def updated(self, cluster: str, updates: int) -> None:
         """The cluster has made so many updates; news of fewer came late."""

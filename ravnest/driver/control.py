@@ -352,7 +352,7 @@ class RunControl:
         self.clusters.newcomers.saving(round_)
         updates = self.accounts.averaged
         lost = tuple(name for name in self.updates if name not in self.clusters.training)
-        return ins.BeginCheckpoint(round_, self.accounts.samples_of(updates), updates, lost)
+        return ins.BeginCheckpoint(round_, self.accounts.samples_of(updates), updates, lost, self.accounts.unmade)
 
     def _when_all_drained(self) -> list[ins.Instruction]:
         if self.phase is not ins.RunPhase.DRAINING or len(self.clusters.drained) < len(self.clusters.names):

@@ -51,6 +51,8 @@ class BeginCheckpoint:
     """The updates of each cluster at its snapshot for the round; of a lost one, at the last that was averaged."""
     lost: tuple[str, ...] = ()
     """The clusters that are lost, of which there is no optimizer state."""
+    unmade: Mapping[str, int] = field(default_factory=dict)
+    """Of the updates of each cluster that came during the run: those from which its schedule began."""
 
 
 @dataclass(frozen=True)

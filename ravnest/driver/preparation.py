@@ -258,6 +258,7 @@ def writer_opener(
             versions=begun.updates,
             made_with=made_with(plan(), job) | data_made_with(data),
             lost=begun.lost,
+            unmade=begun.unmade,
             keep=job.checkpoints.keep,
         )
 

@@ -56,6 +56,7 @@ def changing(
         "updates": dict(control.updates),
         "averaged": control.accounts.averaged,
         "begun": control.accounts.begun,
+        "unmade": control.accounts.unmade,
         "stopping": control.stopping,
         "left": sorted(left),
         "snapshots": control.accounts.snapshots,
@@ -74,7 +75,9 @@ def beginning(
 ) -> dict[str, object]:
     """The fields of a state that stay as they are for a session, but for the threads of nodes that come."""
     start = prepared.start
-    began = SessionStart() if start is None else SessionStart(start.samples, dict(start.updates), start.rounds)
+    began = SessionStart()
+    if start is not None:
+        began = SessionStart(start.samples, dict(start.updates), start.rounds, dict(start.unmade))
     return {
         "term": term,
         "plan": plan_sum(prepared.folder.plan),

@@ -7,7 +7,7 @@ and optimizer state are kept by the names of parameters, and go to whichever sta
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -41,6 +41,8 @@ class ResumedRun:
     samples: int
     rounds: int
     updates: Mapping[str, int]
+    unmade: Mapping[str, int] = field(default_factory=dict)
+    """Of the updates of clusters that came during the run: those from which their schedules began."""
     moved: bool = False
     """Whether the checkpoint was made with other stages, or other shares of the data."""
 
@@ -72,11 +74,13 @@ class ResumedRun:
                 )
         checkpoint.require(parts_of_checkpoint(checkpoint, plan))  # now that it is known to be of this model and job
         if not differing:
-            return cls(checkpoint, manifest.samples, manifest.round, manifest.versions)
+            return cls(checkpoint, manifest.samples, manifest.round, manifest.versions, manifest.unmade)
         updates = {cluster.name: _updates_of(plan, job, cluster.name, manifest.samples) for cluster in plan.clusters}
+        unmade: dict[str, int] = {}  # where all are given their share, together they made the samples
         if _same_but_for_comers(plan, manifest.made_with.get("clusters", "[]")):
+            unmade = {name: n for name, n in updates.items() if name not in manifest.versions} | manifest.unmade
             updates |= {name: manifest.versions[name] for name in updates.keys() & manifest.versions.keys()}
-        return cls(checkpoint, manifest.samples, manifest.round, updates, moved=True)
+        return cls(checkpoint, manifest.samples, manifest.round, updates, unmade, moved=True)
 
     @property
     def notices(self) -> list[str]:

@@ -47,6 +47,8 @@ class SessionStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: dict[str, int] = {}
     """By cluster."""
     rounds: int = 0
+    unmade: dict[str, int] = {}
+    """By cluster that had come during the run: those of its updates that nobody made."""
 
 
 class DriverState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +82,8 @@ class DriverState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """By cluster, also of those that are away: its updates so far, and those of its last averaged snapshot."""
     begun: dict[str, int]
     """By cluster, also of those that have come since: the updates from which it counts in this session."""
+    unmade: dict[str, int] = {}
+    """By cluster that has come during the run: the updates from which its schedule began, which nobody made."""
     snapshots: dict[int, dict[str, int]]
     """By round that is not committed, and cluster: after how many updates it contributed."""
     stopping: bool

@@ -361,6 +361,7 @@ def run_control(
         stands_by=stands_by,
         start_samples=0 if resumed is None else resumed.samples,
         start_updates={} if resumed is None else resumed.updates,
+        start_unmade={} if resumed is None else resumed.unmade,
     )
     there = {name: setup for name, setup in setups.items() if setup.cluster in (standing or shape).clusters}
     rings = {

@@ -38,6 +38,8 @@ class Standing:
     """By stage: the newest round that it has contributed to; none where it is not named."""
     begun: Mapping[str, int] = field(default_factory=dict)
     """By cluster of the plan: the updates from which it counts in this session; none where it is not named."""
+    unmade: Mapping[str, int] = field(default_factory=dict)
+    """By cluster that has come during the run: the updates from which its schedule began, which nobody made."""
     stopping: bool = False
     """Whether the run was coming to its end."""
     draining: frozenset[str] = frozenset()
@@ -81,6 +83,7 @@ class Standing:
             elapsed_s=state.elapsed_s,
             contributed={stage: at.snapshots[-1][0] for stage, at in positions.items() if at.snapshots},
             begun=dict(state.begun),
+            unmade=dict(state.unmade),
             stopping=state.stopping,
             draining=frozenset(stage_place(one)[0] for one, at in positions.items() if at.drains) & set(clusters),
             missing=missing,

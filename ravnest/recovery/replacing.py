@@ -73,6 +73,8 @@ class Replaced:
     seconds: float
     samples: int
     """What it had trained on when it was lost, and is in no committed round."""
+    new: bool = False
+    """Whether the run had no such cluster before: it was not lost, and `seconds` count from the decision."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class _Away:
     failures: int = 0
     told: str = ""
     """Why it last could not be started, so that it is said once."""
+    new: bool = False
+    """Whether the run had no such cluster before."""
     shared: bool = False
     """Whether its nodes are spares of the others."""
     better: Improvement | None = None
@@ -263,7 +267,7 @@ class Replacements:
         more = None if name is None else addition(self.plan, name, others, spare, rest_s)
         if more is not None and (found is None or more.more_per_s >= found.more_per_s):
             self._first[more.made.name] = more.made
-            self._away[more.made.name] = _Away(now_s, 0, now_s, better=more)
+            self._away[more.made.name] = _Away(now_s, 0, now_s, better=more, new=True)
             return []
         if found is not None:
             self._moving[found.made.name], self._moved_s = found, now_s
@@ -311,7 +315,7 @@ class Replacements:
         away = self._away.pop(cluster)
         self._look_s = now_s + LOOK_AGAIN_S
         nodes = {stage_name(cluster, i): stage.node for i, stage in enumerate(self.plan.cluster(cluster).stages)}
-        return Replaced(cluster, nodes, now_s - away.lost_s, away.samples)
+        return Replaced(cluster, nodes, now_s - away.lost_s, away.samples, away.new)
 
     @staticmethod
     def _wait_s(away: _Away) -> float:

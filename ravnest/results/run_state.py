@@ -67,7 +67,7 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
     """
     folder = RunFolder(path)
     if not is_run(path):
-        raise InvalidInput("no run is here: its plan.yaml is missing", path=str(path))
+        raise InvalidInput(f"no run is here: {_missing(path)}", path=str(path))
     now_s = time.time() if now_s is None else now_s
     lock, owner = look_at_lock(path)
     last = last_records(folder.metrics, _KINDS)
@@ -126,10 +126,28 @@ def find_run(given: Path) -> Path:
     if path is not None:
         return path
     beside = given.parent if given.name and given.parent != Path() else RUNS
-    names = [each.name for each in beside.iterdir() if is_run(each)] if beside.is_dir() else []
+    names = sorted(each.name for each in beside.iterdir() if is_run(each)) if beside.is_dir() else []
     like = difflib.get_close_matches(given.name, names, n=1)
-    hint = f"did you mean {beside / like[0]}?" if like else "`ravnest runs` lists the runs that there are"
-    raise InvalidInput("no run is here: its plan.yaml is missing", path=str(given), hint=hint)
+    if like:
+        hint = f"did you mean {beside / like[0]}?"
+    else:
+        expected = f"expected a run's folder, or its name in {RUNS}/"
+        there = f"{', '.join(names[-MOST_NAMED:])} (`ravnest runs {beside}` says more)" if names else "no run"
+        hint = f"{expected}; in {beside}/ there is {there}"
+    raise InvalidInput(f"no run is here: {_missing(given)}", path=str(given), hint=hint)
+
+
+MOST_NAMED = 6
+"""So many runs are named to somebody who has named none: the last by name, which begins with the day."""
+
+
+def _missing(path: Path) -> str:
+    """What a folder lacks that is no run's."""
+    if not path.exists():
+        return "there is no such folder"
+    if RunFolder(path).plan.is_file():
+        return "it has a plan.yaml, and nothing has begun"
+    return "its plan.yaml is missing"
 
 
 def states_in(folder: Path) -> list[RunState]:

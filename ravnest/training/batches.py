@@ -7,6 +7,7 @@ the set, the epoch, the sample's index), and collated with seeds of (the same, t
 dataset or a collate function that draws random numbers gives the same batch in every process that reads it.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
@@ -218,16 +219,22 @@ def _checked(inputs: Any, target: Any) -> tuple[Inputs, Target]:
     several = several if isinstance(several, tuple) else (several,)
     if not several or not all(isinstance(value, Tensor) for value in (*values, *several)):
         named = _no_tensor(inputs, targets)
-        raise InvalidInput(f"{named}{_EXPECTED}", key=_KEY, hint=_OTHER_COLUMNS if named else None)
+        by_key = isinstance(inputs, Mapping) or isinstance(targets, Mapping)
+        raise InvalidInput(f"{named}{_EXPECTED}", key=_KEY, hint=_OTHER_COLUMNS if by_key else None)
     return ({str(key): value for key, value in inputs.items()} if by_name else values), targets
 
 
 def _no_tensor(inputs: Any, targets: Any) -> str:
-    """Which input or target by name is no tensor, and what it is; empty where none has a name."""
+    """Which input or target is no tensor, and what it is; empty where there is none."""
     for kind, given in (("input", inputs), ("target", targets)):
-        for name, value in given.items() if isinstance(given, Mapping) else ():
+        several = given if isinstance(given, tuple | list) else (given,)
+        named = given.items() if isinstance(given, Mapping) else ((None, value) for value in several)
+        for name, value in named:
             if not isinstance(value, Tensor):
-                return f"the {kind} {name!r} is {_form(value)} and no tensor; "
+                which = f"the {kind}" if name is None else f"the {kind} {name!r}"
+                one = value[0] if isinstance(value, tuple | list) and value else value  # of a batch, its first sample's
+                what = f"the text {reprlib.repr(one)}" if isinstance(one, str) else _form(value)
+                return f"{which} is {what} and no tensor; "
     return ""
 
 

@@ -14,13 +14,15 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
+from ravnest.cli.views.tables import console
+
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 def lasting_console(*, stderr: bool, **options: Any) -> Console:
     """A console of rich, with its `options`, that raises nothing where its output is lost or its disk is full."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=cast("TextIO", _Lasting(stream)), **options)
+    return console(file=cast("TextIO", _Lasting(stream)), **options)
 
 
 class _Lasting:

@@ -129,9 +129,10 @@ def event_line(event: RunEvent) -> str | None:
             )
         case ClusterReplacedEvent():
             where = ", ".join(f"{stage} on {node}" for stage, node in event.nodes.items())
+            what = "is a new cluster and begins to train" if event.new else "was replaced and trains again"
             return (
-                f"{event.cluster} was replaced and trains again after {duration(event.seconds)}, from the anchor of"
-                f" round {event.round} ({where})"
+                f"{event.cluster} {what} after {duration(event.seconds)}, from the anchor of round {event.round}"
+                f" ({where})"
             )
         case TakenOverEvent():
             gone = f"; {', '.join(event.missing)} will be started anew" if event.missing else ""

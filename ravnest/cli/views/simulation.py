@@ -115,7 +115,7 @@ def _clusters(result: SimulatedRun, plan: Plan) -> Table:
 
 
 def _compare(table: Table, name: str, predicted: float, simulated: float, *, known: bool) -> None:
-    difference = f"{simulated / predicted - 1:+.1%}" if known else "–"
+    difference = f"{round(simulated / predicted - 1, 3) + 0.0:+.1%}" if known else "–"  # + 0.0: no -0.0 %
     table.add_row(escape(name), format_rate(predicted), format_rate(simulated) if known else "–", difference)
 
 

@@ -1,20 +1,35 @@
-"""What the views have in common: tables with a title and a legend, aligned pairs, and sentences that fit a terminal.
+"""What the views have in common: consoles, tables with a title and a legend, aligned pairs, and sentences that fit.
 
 In: words. Out: tables and texts of rich, or what a console prints. Lines are broken here, between words, because a
-terminal breaks them anywhere, and rich breaks paths that are to be copied. Where a console that breaks no line leads
-elsewhere than to a terminal, a sentence is one line, however long, so that programs find it.
+terminal breaks them anywhere, and rich breaks paths that are to be copied. Where a console leads to a pipe or a file,
+a sentence is one line, however long, and a table is as wide as it needs to be, so that programs find what they look
+for.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from textwrap import wrap
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _WIDTH = 79
+PIPED_WIDTH = 200
+"""Columns of what goes to no terminal, unless the environment has COLUMNS."""
+
+
+def console(*, soft_wrap: bool = False, **options: Any) -> Console:
+    """Returns a console of rich with its `options`. `soft_wrap`: what is printed on a terminal is broken by that alone;
+    elsewhere no sentence is broken."""
+    made = Console(soft_wrap=soft_wrap, **options)
+    if made.is_terminal:
+        return made
+    width = None if os.environ.get("COLUMNS", "").isdigit() else PIPED_WIDTH
+    return Console(soft_wrap=True, width=width, **options)
 
 
 def titled_table(title: str, first: str = "") -> Table:

@@ -134,9 +134,10 @@ class RunRecord:
     def taken_over(self, standing: Standing) -> None:
         """The session of another driver goes on with this one."""
         self.at(standing.elapsed_s)
-        samples = sum(standing.updates.values()) * self._samples_per_update
+        made = sum(standing.updates.values()) - sum(standing.unmade.values())
         missing, committed = (*standing.away, *standing.missing), self._rounds_before + standing.committed
-        self._emit(report.TakenOverEvent(tuple(standing.whole), missing, committed, samples, standing.elapsed_s))
+        what = missing, committed, made * self._samples_per_update, standing.elapsed_s
+        self._emit(report.TakenOverEvent(tuple(standing.whole), *what))
         self._emit(report.PhaseEvent("training"))
 
     def phase(self, phase: ins.RunPhase) -> None:
@@ -292,8 +293,8 @@ class RunRecord:
         for stage in replaced.nodes:
             self.times.begins_anew(stage)
         after = self._rounds_before + round_
-        event = report.ClusterReplacedEvent(replaced.cluster, replaced.nodes, after, replaced.seconds, replaced.samples)
-        self._emit(event)
+        what = replaced.cluster, replaced.nodes, after, replaced.seconds, replaced.samples
+        self._emit(report.ClusterReplacedEvent(*what, new=replaced.new))
 
     def consists_of(self, cluster: str, stages: Sequence[str]) -> None:
         """A cluster that joins has these stages, in order, which may be others than before."""
@@ -342,7 +343,8 @@ class RunRecord:
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
         self._ended, self._next_progress_s = done, elapsed_s + PROGRESS_EVERY_S
-        clusters = tuple(self._progress_of(name, updates) for name, updates in control.updates.items())
+        made = {name: n - control.accounts.unmade.get(name, 0) for name, n in control.updates.items()}
+        clusters = tuple(self._progress_of(name, updates, made[name]) for name, updates in control.updates.items())
         if self._began:  # the first time, no rates are known yet
             ends, made = (self._total_samples, clusters, self._stop_s), control.accounts.session_samples
             self._emit(report.ProgressEvent(elapsed_s, control.samples, *ends, session_samples=made))
@@ -370,9 +372,8 @@ class RunRecord:
             return f"no details: {path} cannot be written: {error.strerror or error}"
         return f"details in {path}"
 
-    def _progress_of(self, name: str, updates: int) -> report.ClusterProgress:
-        tally = self._tallies[name]
-        samples = updates * self._samples_per_update
+    def _progress_of(self, name: str, updates: int, made: int) -> report.ClusterProgress:
+        tally, samples = self._tallies[name], made * self._samples_per_update
         rate = tally.rate.at(self._now_s, samples)
         losses, tally.losses = tally.losses, []
         loss = sum(losses) / len(losses) if losses else None

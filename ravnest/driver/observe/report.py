@@ -208,6 +208,7 @@ class ClusterReplacedEvent:
     """A cluster that had been lost trains again, on these nodes (by stage), from the anchor after `round`.
 
     `seconds` lie between its loss and its new beginning. `samples` is what was lost with it, as ClusterLostEvent says.
+    A `new` cluster was not lost: the run had none of its name, and `seconds` count from the decision to make it.
     """
 
     cluster: str
@@ -215,6 +216,7 @@ class ClusterReplacedEvent:
     round: int
     seconds: float
     samples: int
+    new: bool = False
 
 
 @dataclass(frozen=True)

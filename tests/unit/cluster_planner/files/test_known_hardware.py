@@ -45,6 +45,11 @@ def test_a_node_has_what_is_assumed_of_its_hardware_unless_it_states_it_and_that
     assert (node.memory_bytes, node.device) == (12e9, "cuda")
     (said,) = told
     assert "nodes[0].gflops: 8,900 GFLOP/s of desk is assumed from its hardware, rtx 3090" in said
+    told.clear()
+    load_fleet(fleet(tmp_path, "hardware: RTX 3090"), remark=told.append)
+    (said,) = told  # one line for the machine, and not one for each figure
+    assert "nodes[0].gflops, memory_gb: 8,900 GFLOP/s and 2" in said
+    assert "GB of desk are assumed from its hardware, rtx 3090; `ravnest profile` measures them" in said
     (node,) = load_fleet(fleet(tmp_path, "hardware: rtx 3090, gflops: 5, device: cpu"), remark=told.append).nodes
     assert (node.flops_per_s, node.memory_bytes, node.device) == (5e9, round(24e9 * LENT), "cpu")
 

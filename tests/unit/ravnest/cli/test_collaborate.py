@@ -25,6 +25,15 @@ def test_the_leaderboard_is_shown(tmp_path: Path) -> None:
     assert json.loads(as_json.stdout)[0]["samples"] == 1234
 
 
+def test_what_is_no_invitation_is_told_without_the_words_of_the_operating_system(tmp_path: Path) -> None:
+    nothing = CliRunner().invoke(app, ["collaborate", "join", str(tmp_path / "nothing")]).exception
+    assert isinstance(nothing, InvalidInput)
+    assert "Errno" not in str(nothing)
+    said = "INVITATION: expected an invitation, or a file that holds one: No such file or directory"
+    assert str(nothing) == f"{tmp_path / 'nothing'}: {said}"
+    assert "invitation.txt" in str(nothing.hint)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

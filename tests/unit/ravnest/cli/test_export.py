@@ -18,8 +18,8 @@ RUNNER = CliRunner()
         (["--tensorboard", "t", "--dtype", "float16"], "is about weights"),
         (["--weights", "w.pt"], "w.pt: --weights: expected the name of a .safetensors file"),
         (["--weights", "w.safetensors", "--part-gb", "inf"], "--part-gb: must be a finite number, 0 or more, not inf"),
-        (["--weights", "w.safetensors"], "r: no run is here: its plan.yaml is missing"),
-        (["--huggingface", "h"], "r: no run is here: its plan.yaml is missing"),
+        (["--weights", "w.safetensors"], "r: no run is here: there is no such folder"),
+        (["--huggingface", "h"], "r: no run is here: there is no such folder"),
     ],
 )
 def test_what_cannot_be_exported_is_told(

@@ -1,11 +1,15 @@
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from ravnest.cli import main as cli
+from ravnest.cli.runs import RUN_HELP
 from ravnest.errors import InvalidInput, NodeLost
 from ring_allreduce.errors import DeadlinePassed
 
@@ -89,6 +93,45 @@ def test_ctrl_c_ends_the_process_with_its_code(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 130
+
+
+def test_ctrl_c_at_a_question_is_answered_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ravnest.cli.init.asks_here", lambda: True)
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    result = RUNNER.invoke(cli.app, ["init", str(tmp_path)])
+    assert (result.exit_code, result.stderr) == (130, "\nravnest: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_paragraph_of_a_help_is_broken_where_the_terminal_ends_and_not_where_the_source_does() -> None:
+    said = RUNNER.invoke(cli.app, ["join", "--help"]).output
+    assert "by itself." in said
+    lines = [line.strip() for line in said.splitlines()]
+    begin, end = lines.index(""), next(at for at, line in enumerate(lines) if line.startswith("╭"))
+    paragraphs = "\n".join(lines[begin:end]).strip().split("\n\n")
+    for paragraph in paragraphs[1:]:
+        *full, _ = paragraph.splitlines()
+        assert all(len(line) > 60 for line in full), paragraph
+
+
+def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield f"{above}{name}", command
+        yield from _commands(command, f"{above}{name} ") if hasattr(command, "commands") else ()
+
+
+def test_a_run_is_described_in_one_way_wherever_it_is_named() -> None:
+    told = {
+        name: str(param.help)
+        for name, command in _commands(typer.main.get_command(cli.app))
+        for param in command.params
+        if (param.metavar or "").startswith("RUN")
+    }
+    assert len(told) >= 11
+    assert {name: said for name, said in told.items() if not said.startswith(RUN_HELP)} == {}
 
 
 def test_a_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """SampleAccounts: `a` and `b` make updates of 12 samples."""
 
 import math
+from dataclasses import replace
 
 from ravnest.driver.accounts import RunShape, SampleAccounts
 from ravnest.driver.standing import Standing
@@ -91,6 +92,7 @@ def test_a_cluster_that_is_expected_begins_where_its_share_would_be_and_has_made
     assert (made.samples, made.made_by("c")) == (480, 0)
     made.updated("c", 12)
     assert (made.samples, made.made_by("c")) == (504, 24)
+    assert made.unmade == {"c": 10}, "what its schedule had before it, and nobody made"
     assert made.dropped("c") == 24
     assert made.samples == 480
 
@@ -114,5 +116,9 @@ def test_what_others_made_before_a_cluster_came_does_not_count_as_its_own_under_
         elapsed_s=60.0,
         begun=made.begun,
     )
+    standing = replace(standing, unmade=made.unmade)
     again = accounts(clusters={"a": 1, "b": 2, "c": 1}, standing=standing)
+    assert again.unmade == {"c": 10}
+    resumed = {"start_updates": {"a": 20, "c": 12}, "start_samples": 22 * 12, "start_unmade": made.unmade}
+    assert accounts(clusters={"a": 1, "c": 1}, **resumed).unmade == {"c": 10}
     assert (again.samples, again.made_by("c")) == (made.samples, made.made_by("c")) == (22 * 12, 2 * 12)

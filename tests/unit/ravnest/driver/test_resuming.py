@@ -30,8 +30,9 @@ def made(job):
     return setups_of(job, parts=(2, 1))
 
 
-def save(folder, plan, setups, weights, updates, round_=3, resumed=None, job=None):
-    writer = writer_opener(folder, lambda: plan, job or tiny_job(), resumed)(ins.BeginCheckpoint(round_, 96, updates))
+def save(folder, plan, setups, weights, updates, round_=3, resumed=None, job=None, unmade=None):
+    begun = ins.BeginCheckpoint(round_, 96, updates, unmade=unmade or {})
+    writer = writer_opener(folder, lambda: plan, job or tiny_job(), resumed)(begun)
     writer.add_segment(0, weights)
     for ring in range(1, len(plan.rings)):
         writer.add_segment(ring, {})
@@ -235,9 +236,11 @@ def test_the_clusters_of_the_plan_go_on_exactly_where_one_has_come_or_gone_since
     share = grown.share("joined0")
     assert came.updates == {**before.updates, "joined0": round(96 * (share[1] - share[0]) / 12)}
     assert came.moved
+    assert came.unmade == {"joined0": came.updates["joined0"]}, "it has made none of them"
     further = {**before.updates, "joined0": 5}
-    save(folder, grown, setups_by(grown, job), {}, further)
-    assert ResumedRun.load(folder, grown, job).updates == further
+    save(folder, grown, setups_by(grown, job), {}, further, unmade={"joined0": 3})
+    again = ResumedRun.load(folder, grown, job)
+    assert (again.updates, again.unmade) == (further, {"joined0": 3})
     assert ResumedRun.load(folder, plan, job).updates == before.updates
 
 

@@ -364,7 +364,8 @@ def test_twenty_nodes_that_come_at_once_make_further_clusters_one_after_the_othe
             elif isinstance(order, StartCluster):
                 begun.append((order.cluster, order.placement.how))
                 machine.listening(order.cluster, now_s)
-                machine.trains(order.cluster, now_s)
+                trains = machine.trains(order.cluster, now_s)
+                assert trains.new == (order.placement.how == "nodes that came"), "the others had been lost, or moved"
         held = [stage.node for cluster in machine.plan.clusters for stage in cluster.stages]
         assert len(held) == len(set(held))
     assert ("j0", "nodes that came") in begun

@@ -143,4 +143,22 @@ def test_a_run_is_found_by_its_folder_or_its_name_and_a_slip_is_mended(
         assert (told.value.path, told.value.hint) == (given, "did you mean runs/first?")
     with pytest.raises(InvalidInput) as told:
         find_run(Path("elsewhere/x"))
-    assert "ravnest runs" in str(told.value.hint)
+    assert told.value.hint == "expected a run's folder, or its name in runs/; in elsewhere/ there is no run"
+
+
+def test_who_names_no_run_is_told_what_was_expected_and_which_runs_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_with(Path("runs/20260131-120000"), PROGRESS)
+    Path("notes").mkdir()
+    for given, missing in (("x", "there is no such folder"), ("notes", "its plan.yaml is missing")):
+        with pytest.raises(InvalidInput, match=f"no run is here: {missing}") as told:
+            find_run(Path(given))
+        assert told.value.hint == (
+            "expected a run's folder, or its name in runs/; in runs/ there is 20260131-120000"
+            " (`ravnest runs runs` says more)"
+        )
+    Path("notes/plan.yaml").write_text("")
+    with pytest.raises(InvalidInput, match=r"it has a plan\.yaml, and nothing has begun"):
+        find_run(Path("notes"))

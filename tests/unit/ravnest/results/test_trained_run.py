@@ -53,7 +53,7 @@ def test_a_run_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"nowhere: no run is here: its plan\.yaml is missing"):
+    with pytest.raises(InvalidInput, match="nowhere: no run is here: there is no such folder"):
         open_run(tmp_path / "nowhere")
     (tmp_path / "plan.yaml").write_text("version: 1\n")
     with pytest.raises(InvalidInput, match=r"plan\.yaml"):

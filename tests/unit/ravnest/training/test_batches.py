@@ -65,7 +65,7 @@ def test_a_sample_of_a_subset_is_drawn_the_same_whatever_batch_it_is_read_in():
 
 @pytest.mark.parametrize("sample", [("text", 1), (torch.ones(2), "label"), ((torch.ones(2), "text"), 1)])
 def test_what_is_no_tensor_is_refused_at_the_job_s_key(sample):
-    with pytest.raises(InvalidInput, match=r"^data\.factory: each sample must be \(inputs, target\)"):
+    with pytest.raises(InvalidInput, match=r"^data\.factory: .*the text .*each sample must be \(inputs, target\)"):
         fetch([sample], [0])
 
 
@@ -215,9 +215,25 @@ def test_rows_of_lists_become_inputs_by_keyword_and_labels():
 
 
 def test_a_column_that_is_no_tensor_is_named_with_the_key_that_leaves_it_out():
-    with pytest.raises(InvalidInput, match=r"^data\.factory: the input 'note' is list of 2 and no tensor; ") as caught:
+    with pytest.raises(
+        InvalidInput, match=r"^data\.factory: the input 'note' is the text 'text' and no tensor; "
+    ) as caught:
         SampleSet(ROWS).batch([0, 1])
     assert "data.inputs" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        (("a sentence", 1), "the input is the text 'a sentence' and no tensor; each sample must be"),
+        ((X[0], "cat"), "the target is the text 'cat' and no tensor; each sample must be"),
+        ("a sentence", "sample 0 is str; each sample must be"),
+    ],
+)
+def test_texts_are_refused_by_what_they_are(sample, said):
+    with pytest.raises(InvalidInput, match=rf"^data\.factory: {said}") as caught:
+        SampleSet([sample, sample]).batch([0, 1])
+    assert caught.value.hint is None
 
 
 @pytest.mark.parametrize("key", ["labels", "label", "target"])

@@ -64,6 +64,7 @@ def test_what_becomes_of_lost_clusters_is_told() -> None:
         ClusterLostEvent("c1", "c1.s0", "tower", "tower leaves", 0, ("c0",), with_notice=True),
         ReplacementFailedEvent("c1", "its processes were not ready after 180 s", 4.0),
         ClusterReplacedEvent("c1", {"c1.s0": "desk"}, 31, 75.0, 1200),
+        ClusterReplacedEvent("joined0", {"joined0.s0": "new"}, 31, 75.0, 0, new=True),
         ReplacementFailedEvent("c1", "it was started 5 times within 10 min", None),
         RestartedEvent("stage c0.s0 on node 'desk' died", "checkpoint-000004", 2.0, planned_anew=True),
     ) == [
@@ -74,6 +75,8 @@ def test_what_becomes_of_lost_clusters_is_told() -> None:
         "c1 has left the run with nothing lost, and c0 goes on: tower leaves",
         "c1 could not be started anew: its processes were not ready after 180 s; the next try is in 4 s",
         "c1 was replaced and trains again after 1 min 15 s, from the anchor of round 31 (c1.s0 on desk)",
+        "joined0 is a new cluster and begins to train after 1 min 15 s, from the anchor of round 31"
+        " (joined0.s0 on new)",
         "c1 could not be started anew: it was started 5 times within 10 min; it stays out of the run",
         "stage c0.s0 on node 'desk' died; begins again from checkpoint-000004 in 2 s, planned anew for the nodes that"
         " are left",

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -26,6 +27,18 @@ def test_each_cluster_and_each_stage_has_its_row(run: SimulatedRun, plan: Plan) 
     assert all(cluster.name in shown for cluster in plan.clusters)
     assert all(stage.name in shown for stage in run.stages)
     assert "Shares of the stage's time." in " ".join(shown.split())
+
+
+def test_what_is_as_predicted_differs_by_0_and_not_by_minus_0(
+    run: SimulatedRun, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ravnest.cli.views.simulation.too_short", lambda *_: None)
+    predicted = zip(plan.clusters, plan.predicted.clusters, strict=True)
+    just_below = {cluster.name: 0.9999 * one.samples_per_s for cluster, one in predicted}
+    text = io.StringIO()
+    show_simulation(replace(run, clusters=just_below), plan, Console(file=text, width=80))
+    assert text.getvalue().count("+0.0%") >= len(just_below)
+    assert "-0.0%" not in text.getvalue()
 
 
 def test_the_remarks_say_why_it_ended_and_what_came_too_late(run: SimulatedRun, plan: Plan) -> None:

@@ -18,6 +18,7 @@ class Watched:
         self.events = []
         self.path = path
         self.samples_before = 0
+        self.unmade = {}
         self.writer = MetricsWriter(path / "metrics.jsonl")
         self.record = RunRecord(
             path,
@@ -33,7 +34,7 @@ class Watched:
 
     def tick(self, elapsed_s, phase=ins.RunPhase.TRAINING, **updates):
         samples = 12 * sum(updates.values())
-        accounts = SimpleNamespace(session_samples=samples - self.samples_before)
+        accounts = SimpleNamespace(session_samples=samples - self.samples_before, unmade=self.unmade)
         state = SimpleNamespace(phase=phase, updates=updates, samples=samples, accounts=accounts)
         self.record.tick(state, elapsed_s)
 
@@ -127,6 +128,14 @@ def test_a_resumed_run_does_not_report_what_was_made_before_as_its_rate(watched)
     assert (progress.samples, progress.session_samples) == (18_012, 12)
     assert progress.clusters[0].samples_per_s == pytest.approx(12.0)
     assert progress.clusters[0].samples == 12_012
+
+
+def test_a_cluster_that_came_during_the_run_has_the_samples_that_it_made_and_the_updates_of_its_schedule(watched):
+    watched.unmade = {"b": 100}
+    watched.tick(0.0, a=300, b=100)
+    watched.tick(1.0, a=301, b=102)
+    (progress,) = watched.progress()
+    assert [(one.samples, one.updates) for one in progress.clusters] == [(3612, 301), (24, 102)]
 
 
 def test_the_loss_is_the_mean_since_the_last_event_and_none_without_any(watched):
@@ -270,3 +279,4 @@ def test_what_becomes_of_a_lost_cluster_is_recorded_with_rounds_of_the_whole_run
         7.5,
         24,
     )
+    assert replaced["new"] is False
