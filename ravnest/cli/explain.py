@@ -1,8 +1,9 @@
 """`ravnest explain`: what a key of nodes.yaml, job.yaml, plan.yaml or scenario.yaml means, from the file reference.
 
 In: a key, with or without the section that it stands in (`lr`, `optimizer.lr`, `job.optimizer.lr`). Out: the rows of
-the reference that are about it, the section of its name, or else the paragraphs that mention it. The text is that of
-docs/file-formats.md, which comes with the package as file_reference.txt.
+the reference that are about it, the section of its name, or else what mentions it: keys that it is a part of (`mtbf`),
+and descriptions. The text is that of docs/file-formats.md, which comes with the package as file_reference.txt. A link
+in it becomes what a reader at a terminal can follow: another `ravnest explain`, or a page of docs/.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ _WIDTH = 79
 _HEADING = re.compile(r"(#{2,3}) (.*)")
 _BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 _CODE = re.compile(r"`([^`]+)`")
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#]*)#?([^)]*)\)")
+_SHORTEST = 3
+"""Shorter words are in too many descriptions to be looked for there."""
+MOST_MENTIONS = 5
+_A_SLIP = 0.8
+"""A name that is so much like a key, from 0 to 1, is that key with a slip, and not another word."""
 _BESIDE_ESCAPED = re.compile(r"(?<!\\)\|")
 
 
@@ -64,21 +70,53 @@ def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
 
     Raises InvalidInput, with keys that are spelt alike, where it says nothing.
     """
+    found = _about(key, entries)
+    if found:
+        return list(dict.fromkeys(found))
+    name = key.removesuffix(".yaml").split(".")[-1]
+    known = {one for entry in entries for one in (*entry.keys, *(part.removesuffix(".yaml") for part in entry.place))}
+    near = get_close_matches(name, known, n=3)
+    slip = get_close_matches(name, known, n=1, cutoff=_A_SLIP)
+    if not slip and (mentioned := _mentioning(name, entries)):
+        return mentioned
+    hint = f"did you mean {' or '.join(near)}?" if near else "the whole reference is docs/file-formats.md"
+    raise InvalidInput(f"the file reference has no {key!r}", key="KEY", hint=hint)
+
+
+def _about(key: str, entries: Sequence[Entry]) -> list[Entry]:
+    """What is about the key itself, or uses it in a text or an example."""
     *above, name = key.removesuffix(".yaml").split(".")
     here = [entry for entry in entries if all(_is_under(entry, part) for part in above)]
     found = [entry for entry in here if name in entry.keys]
-    found += [entry for entry in here if entry.place and name == entry.place[-1].removesuffix(".yaml")]
+    found += [entry for entry in here if entry.place and name in (_section(entry), _anchor(entry))]
+    found = found or _with_part(name, here)
     if not found:
         found = [entry for entry in here if name in _CODE.findall(entry.text)]
     if not found and name:  # in an example, such as `{between: [a, b], latency_ms: 3.1}`
         written = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
         found = [entry for entry in here if any(map(written.search, [*_examples(entry.text), entry.default]))]
-    if found:
-        return list(dict.fromkeys(found))
-    known = {one for entry in entries for one in (*entry.keys, *(part.removesuffix(".yaml") for part in entry.place))}
-    near = get_close_matches(name, known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "the whole reference is docs/file-formats.md"
-    raise InvalidInput(f"the file reference has no {key!r}", key="KEY", hint=hint)
+    return found
+
+
+def _section(entry: Entry) -> str:
+    return entry.place[-1].removesuffix(".yaml")
+
+
+def _anchor(entry: Entry) -> str:
+    """The section as links name it: `links-and-regions`."""
+    return re.sub(r"[^\w-]", "", entry.place[-1].lower().replace(" ", "-"))
+
+
+def _with_part(name: str, entries: Sequence[Entry]) -> list[Entry]:
+    """The rows of keys that have the word among theirs: `mtbf` is one of `mtbf_hours`."""
+    part = re.compile(rf"(?<![a-z]){re.escape(name)}(?![a-z])")
+    return [entry for entry in entries if name and any(part.search(one) for one in entry.keys)]
+
+
+def _mentioning(name: str, entries: Sequence[Entry]) -> list[Entry]:
+    """The first descriptions with a word that begins so."""
+    word = re.compile(rf"\b{re.escape(name)}", re.IGNORECASE)
+    return [entry for entry in entries if len(name) >= _SHORTEST and word.search(entry.text)][:MOST_MENTIONS]
 
 
 def _examples(text: str) -> list[str]:
@@ -91,20 +129,28 @@ def _is_under(entry: Entry, part: str) -> bool:
     return part in names or part in entry.keys
 
 
-def shown(entry: Entry) -> str:
-    """Returns an entry as lines for a terminal."""
+def shown(entry: Entry, key: str = "") -> str:
+    """Returns an entry as lines for a terminal. Links to what is shown of the same `key` are "below"."""
     where = " › ".join(entry.place)
-    default = f" (default: {_plain(entry.default)})" if entry.default else ""
+    default = f" (default: {_plain(entry.default, key)})" if entry.default else ""
     keys = f": {', '.join(entry.keys)}" if entry.keys else ""
     if "```" in entry.text or entry.text.startswith(("-", "1.")):
-        text = _plain(entry.text)
+        text = _plain(entry.text, key)
     else:
-        text = fill(_plain(" ".join(entry.text.split())), _WIDTH, break_long_words=False, break_on_hyphens=False)
+        text = fill(_plain(" ".join(entry.text.split()), key), _WIDTH, break_long_words=False, break_on_hyphens=False)
     return f"{where}{keys}{default}\n{text}\n"
 
 
-def _plain(text: str) -> str:
-    return _LINK.sub(r"\1", text).replace("\\|", "|").replace("```yaml", "").replace("```", "").strip("\n")
+def _plain(text: str, key: str) -> str:
+    def followed(link: re.Match[str]) -> str:
+        words, page, anchor = link.groups()
+        if page:
+            return f"{words} [docs/{page}]"
+        if anchor == key.removesuffix(".yaml").split(".")[-1]:
+            return "below" if words in ("below", anchor) else f"{words}, below"
+        return f"`ravnest explain {anchor}`"
+
+    return _LINK.sub(followed, text).replace("\\|", "|").replace("```yaml", "").replace("```", "").strip("\n")
 
 
 def explain(
@@ -112,4 +158,4 @@ def explain(
 ) -> None:
     """Say what a key of nodes.yaml, job.yaml, plan.yaml or scenario.yaml means, and its default."""
     for entry in about(key, list(entries_of(REFERENCE.read_text(encoding="utf-8")))):
-        typer.echo(shown(entry))
+        typer.echo(shown(entry, key))

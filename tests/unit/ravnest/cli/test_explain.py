@@ -1,3 +1,4 @@
+import re
 from typing import Any, get_args
 
 import pytest
@@ -5,7 +6,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from cluster_planner.files.schema import FleetFile
-from ravnest.cli.explain import REFERENCE, Entry, about, entries_of, shown
+from ravnest.cli.explain import MOST_MENTIONS, REFERENCE, Entry, about, entries_of, shown
 from ravnest.cli.main import app
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
@@ -70,7 +71,7 @@ def test_each_key_that_a_user_writes_is_explained(entries: list[Entry], key: str
 def test_a_key_that_only_an_example_has_is_found_in_it(entries: list[Entry]) -> None:
     assert any("`links` is optional" in entry.text for entry in about("latency_ms", entries))
     assert any(entry.keys == ("checkpoints",) for entry in about("part_gb", entries))
-    for nothing in ("", ".", "latency"):
+    for nothing in ("", ".", "no"):
         with pytest.raises(InvalidInput):
             about(nothing, entries)
 
@@ -86,6 +87,31 @@ def test_an_unknown_key_is_answered_with_those_that_are_spelt_alike(entries: lis
     with pytest.raises(InvalidInput, match="has no 'gflop'") as caught:
         about("gflop", entries)
     assert "gflops" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("word", "where"),
+    [("mtbf", ("mtbf_hours",)), ("lag", ("max_lag",)), ("staleness", ("max_staleness",)), ("stall", ())],
+)
+def test_a_part_of_a_key_or_a_word_of_a_description_finds_what_has_it(
+    entries: list[Entry], word: str, where: tuple[str, ...]
+) -> None:
+    found = about(word, entries)
+    assert 0 < len(found) <= MOST_MENTIONS
+    assert any(entry.keys == where for entry in found)
+    assert all(word in f"{entry.keys}{entry.text}".lower() for entry in found)
+
+
+def test_what_links_lead_to_is_said_so_that_a_reader_at_a_terminal_can_follow(entries: list[Entry]) -> None:
+    told = {entry.keys: shown(entry, "data") for entry in entries if entry.place == ("job.yaml",)}
+    assert "see below" in " ".join(told["data",].split())
+    assert "see `ravnest explain loss-and-metrics`" in " ".join(told["loss",].split())
+    assert about("loss-and-metrics", entries)
+    assert "volunteers [docs/collaboration.md]" in " ".join(told["mode",].split())
+    anchors = {anchor for entry in entries for anchor in re.findall(r"ravnest explain ([\w-]+)`", shown(entry))}
+    assert len(anchors) > 5
+    for anchor in anchors:
+        assert about(anchor, entries), "each is a section of the reference"
 
 
 def test_the_command_prints_it() -> None:
