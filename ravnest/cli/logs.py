@@ -27,7 +27,7 @@ def logs(
     """Print what has happened in a run; or what a stage has printed, and how it failed; or Ray's log."""
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.checkpoints.run_lock import look_at_lock
-    from ravnest.results.run_log import events_of, lines_of, lines_of_stage, log_of, stages_of
+    from ravnest.results.run_log import by_session, events_of, lines_of, lines_of_stage, log_of, stages_of
     from ravnest.results.run_state import find_run
 
     run = find_run(run)
@@ -57,7 +57,11 @@ def logs(
     from ravnest.formatting import duration
 
     shown_on = console(soft_wrap=True)
-    for at_s, event in events_of(folder.metrics, goes_on, wait):
+    shown = 1
+    for session, at_s, event in by_session(events_of(folder.metrics, goes_on, wait)):
+        if session != shown:
+            shown = session
+            say(shown_on, f"session {session}: the run was resumed or began again, and its clock goes on from 0", "dim")
         words = event_line(event)
         if words is not None:
             say(shown_on, f"{duration(at_s)} · {words}")

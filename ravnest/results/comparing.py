@@ -14,6 +14,7 @@ from cluster_planner import Plan, load_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
+from ravnest.job.config import job_from_mapping
 from ravnest.pictures import Curve
 from ravnest.results.run_state import State, find_run, run_state
 
@@ -73,21 +74,33 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
 
 
 def differing(settings: Sequence[Mapping[str, object]]) -> dict[str, tuple[object, ...]]:
-    """Return by key the values that are not all equal; None for one that is not there."""
+    """Return by key the values that are not all equal; None for one that is not there, or is empty."""
     keys = dict.fromkeys(key for each in settings for key in each)
-    values = {key: tuple(each.get(key) for each in settings) for key in keys}
+    values = {key: tuple(None if each.get(key) in _EMPTY else each[key] for each in settings) for key in keys}
     return {key: found for key, found in values.items() if any(one != found[0] for one in found)}
+
+
+_EMPTY = (None, "", "{}", "[]")
+"""What a setting is that says nothing, as one that a run does not have."""
 
 
 def settings_of(plan: Plan) -> Iterator[tuple[str, object]]:
     """Yields (key, value): the job's keys, joined by dots, then the model, the data and who runs what."""
-    yield from _flat(plan.job, "job")
+    yield from _flat(_whole(plan.job), "job")
     yield "model", plan.costs.fingerprint[:8]
     yield "data", plan.data
     for cluster in plan.clusters:
         yield f"clusters.{cluster.name}", ", ".join(stage.node for stage in cluster.stages)
         yield f"clusters.{cluster.name}.cuts", ", ".join(str(stage.units[1]) for stage in cluster.stages[:-1])
         yield f"clusters.{cluster.name}.window", cluster.window
+
+
+def _whole(job: Mapping[str, object]) -> Mapping[str, object]:
+    """The job with the defaults of keys that it does not have, as one of an older version."""
+    try:
+        return job_from_mapping(job).model_dump(mode="json")
+    except InvalidInput:  # of a version that had other keys
+        return job
 
 
 def _flat(value: object, key: str) -> Iterator[tuple[str, object]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster_planner import load_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.metrics_file import event_of, last_records, record_of, records_from_end
-from ravnest.driver.observe.report import ProgressEvent, RunEvent
+from ravnest.driver.observe.report import PhaseEvent, ProgressEvent, RunEvent, TakenOverEvent
 from ravnest.errors import InvalidInput
 from ravnest.pipeline import stage_name
 
@@ -60,6 +60,21 @@ def events_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None])
         event = event_of(record)
         if event is not None and not isinstance(event, ProgressEvent):
             yield float(str(record["at_s"])), event
+
+
+def by_session(events: Iterable[tuple[float, RunEvent]]) -> Iterator[tuple[int, float, RunEvent]]:
+    """Yields (session, seconds since its training began, event); sessions count from 1.
+
+    Another one has begun where the clock goes back, or training begins once more. A driver that takes a run over goes
+    on with the session and its clock.
+    """
+    session, last_s, trains, taken_over = 1, 0.0, False, False
+    for at_s, event in events:
+        begins = event == PhaseEvent("training") and not taken_over
+        if at_s < last_s or (begins and trains):
+            session, trains = session + 1, False
+        trains, taken_over, last_s = trains or begins, isinstance(event, TakenOverEvent), at_s
+        yield session, at_s, event
 
 
 def news_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -> Iterator[RunEvent]:

@@ -16,6 +16,8 @@ from ravnest.formatting import duration, json_value, loss_text
 from ravnest.results.comparing import ComparedRun, Comparison
 
 _NOTHING = "–"
+_NARROWEST = 24
+"""Columns that a key has at the least before it is broken."""
 
 
 def show_comparison(found: Comparison, console: Console) -> None:
@@ -34,11 +36,12 @@ def show_comparison(found: Comparison, console: Console) -> None:
         console.print("Their settings do not differ.")
     else:
         settings = titled_table("settings that differ")
-        settings.columns[0].no_wrap, settings.columns[0].overflow = False, "fold"
         for letter in letters:
             settings.add_column(letter, overflow="fold")
+        widest = max(_NARROWEST, console.width // 2)
         for key, values in found.settings.items():
-            settings.add_row(escape(key), *(_NOTHING if value is None else escape(str(value)) for value in values))
+            shown = (_NOTHING if value is None else escape(str(value)) for value in values)
+            settings.add_row(escape(_at_dots(key, widest)), *shown)
         console.print(settings)
     if found.losses:
         console.print()
@@ -49,6 +52,16 @@ def show_comparison(found: Comparison, console: Console) -> None:
             losses.add_row(f"{samples:,}", *(loss_text(value) for value in values))
         console.print(losses)
         console.print(legend("The mean over the clusters, and over the samples since the row before."))
+
+
+def _at_dots(key: str, width: int) -> str:
+    """A key, which is broken behind dots alone where it is longer than that."""
+    lines = [""]
+    for part in key.replace(".", ".\n").split("\n"):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("  ")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def comparison_document(found: Comparison) -> object:

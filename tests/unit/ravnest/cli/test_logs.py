@@ -8,7 +8,14 @@ from cluster_planner import Plan, save_plan
 from ravnest.cli import logs
 from ravnest.cli.main import app
 from ravnest.driver.observe.metrics_file import MetricsWriter
-from ravnest.driver.observe.report import CheckpointWrittenEvent, PhaseEvent, as_plain
+from ravnest.driver.observe.report import (
+    CheckpointWrittenEvent,
+    NoticeEvent,
+    PhaseEvent,
+    TakenOverEvent,
+    as_plain,
+    kind_of,
+)
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -19,6 +26,31 @@ def test_what_happened_and_what_a_stage_left_are_printed(tmp_path: Path) -> None
     told = CliRunner().invoke(app, ["logs", str(run), "--follow"])  # it has ended: nothing to wait for
     assert told.stdout == "0 ms · training\n2.0 s · checkpoint of round 3: here\n"
     assert CliRunner().invoke(app, ["logs", str(run), "c0.s1"]).stdout == "Traceback\n"
+
+
+def test_a_line_names_each_session_whose_clock_begins_anew(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("training"), PROGRESS, CheckpointWrittenEvent(Path("here"), 3))
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        for event in (NoticeEvent("resuming"), PhaseEvent("training")):
+            writer.write(kind_of(event), 0.0, **as_plain(event))
+        writer.write("phase", 0.0, **as_plain(PhaseEvent("training")))  # it ended at once, and was resumed once more
+        writer.write("phase", 8.0, **as_plain(PhaseEvent("draining")))
+        taken = TakenOverEvent(("c0",), (), 3, 96, 8.0)
+        writer.write(kind_of(taken), 8.0, **as_plain(taken))
+        writer.write("phase", 8.0, **as_plain(PhaseEvent("training")))
+    said = "the run was resumed or began again, and its clock goes on from 0"
+    assert CliRunner().invoke(app, ["logs", str(run)]).stdout.splitlines() == [
+        "0 ms · training",
+        "2.0 s · checkpoint of round 3: here",
+        f"session 2: {said}",
+        "0 ms · resuming",
+        "0 ms · training",
+        f"session 3: {said}",
+        "0 ms · training",
+        "8.0 s · draining",
+        "8.0 s · taken over after round 3, with 96 samples and nothing started anew: c0 train on",
+        "8.0 s · training",
+    ]
 
 
 def test_what_a_stage_prints_is_told_without_rays_words(tmp_path: Path, plan: Plan) -> None:

@@ -53,6 +53,16 @@ def test_what_differs_is_named_by_its_key(plan: Plan, tmp_path: Path) -> None:
     ]
     assert differing(settings) == {"job.optimizer.lr": (0.1, 0.2), "clusters.c0.window": (5, 9)}
     assert differing([{"a": 1}, {}]) == {"a": (1, None)}
+    assert differing([{"cuts": "", "args": "{}", "b": False}, {"b": 0}]) == {}, "no row looks equal"
+
+
+def test_a_key_that_an_older_version_had_not_is_as_its_default(plan: Plan) -> None:
+    job = {"model": {"factory": "m:f"}, "data": {"factory": "d:f"}, "loss": "mse", "stop": {"samples": 900}}
+    older, newer, other = (
+        dict(settings_of(replace(plan, job={**job, **more}))) for more in ({}, {"max_lag": 1}, {"max_lag": 2})
+    )
+    assert differing([older, newer]) == {}
+    assert differing([older, other]) == {"job.max_lag": (1, 2)}
 
 
 def test_one_run_or_a_folder_without_one_is_refused(plan: Plan, tmp_path: Path) -> None:

@@ -27,6 +27,15 @@ def test_runs_settings_and_losses_stand_beside_each_other() -> None:
     assert ["800", "3.300", "–"] in rows
 
 
+def test_a_long_key_is_broken_at_its_dots_alone() -> None:
+    key, long = "job.optimizer.schedule.warmup_updates", "job.averaging.outer.nesterov." + "a_long_name_" * 3 + "end"
+    text = shown(Comparison((RUN, EMPTY), {key: (10, 20), long: ("x" * 60, "y" * 60)}, ()))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert any(line.startswith(f"{key}  10") or line.startswith(f"{key} ") for line in lines)
+    begin = next(at for at, line in enumerate(lines) if line.startswith("job.averaging.outer.nesterov."))
+    assert lines[begin + 1].split()[0] == long.rpartition(".")[2]
+
+
 def test_runs_of_the_same_settings_that_never_trained_say_so() -> None:
     text = shown(Comparison((EMPTY, replace(EMPTY, path=Path("b"))), {}, ()))
     assert "Their settings do not differ." in text
