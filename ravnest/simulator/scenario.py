@@ -20,12 +20,13 @@ from pydantic import Field
 
 from cluster_planner import AtLeastZero, Positive, Strict, Text, read_validated
 from ravnest.errors import InvalidInput, naming
+from ravnest.recovery.placing import START_S
 from ravnest.simulator.node_trace import read_trace
 from ravnest.simulator.presence import NOTICE_S, NodeChange
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 
 CONTROL_LATENCY_S = 0.005
-RESTART_S = 15.0
+RESTART_S = START_S
 TOLD_S = 1.0
 """How long the end of a process takes at most until the driver knows of it, where nothing else is stated."""
 _STAGE = re.compile(r"c\d+\.s?\d+")

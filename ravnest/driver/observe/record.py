@@ -346,8 +346,8 @@ class RunRecord:
         made = {name: n - control.accounts.unmade.get(name, 0) for name, n in control.updates.items()}
         clusters = tuple(self._progress_of(name, updates, made[name]) for name, updates in control.updates.items())
         if self._began:  # the first time, no rates are known yet
-            ends, made = (self._total_samples, clusters, self._stop_s), control.accounts.session_samples
-            self._emit(report.ProgressEvent(elapsed_s, control.samples, *ends, session_samples=made))
+            ends, session = (self._total_samples, clusters, self._stop_s), control.accounts.session_samples
+            self._emit(report.ProgressEvent(elapsed_s, control.samples, *ends, session_samples=session))
         self._began = True
         self._tell_lost()
         if shares := {stage: asdict(each) for stage, each in self.times.since_last(self.stages).items()}:

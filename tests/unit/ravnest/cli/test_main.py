@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ravnest.cli import main as cli
 from ravnest.cli.runs import RUN_HELP
 from ravnest.errors import InvalidInput, NodeLost
 from ring_allreduce.errors import DeadlinePassed
+from tests.support.commands import ROOT
 
 RUNNER = CliRunner()
 
@@ -121,6 +123,15 @@ def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
         yield f"{above}{name}", command
         yield from _commands(command, f"{above}{name} ") if hasattr(command, "commands") else ()
+
+
+def test_the_docs_name_each_command_that_has_json() -> None:
+    text = " ".join((ROOT / "docs/training.md").read_text(encoding="utf-8").split())
+    said = re.search(r"With `--json`, (.*?) prints one in each line\.", text)
+    assert said is not None
+    named = {name.removeprefix("ravnest ") for name in re.findall(r"`([\w -]+)`", said[1])}
+    commands = _commands(typer.main.get_command(cli.app))
+    assert named == {name for name, command in commands if any("--json" in param.opts for param in command.params)}
 
 
 def test_a_run_is_described_in_one_way_wherever_it_is_named() -> None:

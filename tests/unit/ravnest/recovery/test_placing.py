@@ -1,5 +1,6 @@
 """Where the stages of a lost cluster go. c0 has two stages, c1 one; every node holds the whole model but small ones."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 
 from cluster_planner import Node, SpanCosts, Spare
 from ravnest.recovery.placing import START_S, WARM_S, Nodes, Place, beside, place, refused
+from tests.support.commands import ROOT
 from tests.support.local import setups_of, tiny_job
 
 
@@ -23,6 +25,16 @@ def plan_of(*spares: tuple[str, float, int]):
 
 def of(plan, cluster):
     return [stage.node for stage in plan.cluster(cluster).stages]
+
+
+def test_the_time_of_a_restart_is_that_of_a_recorded_run():
+    recorded = ROOT / "tests/support/recorded_run/metrics.jsonl"
+    lines = [json.loads(line) for line in recorded.read_text().splitlines()]
+    planned = {line["cluster"]: line["at_s"] for line in lines if line["kind"] == "replanned"}
+    trains = {line["cluster"]: line["at_s"] for line in lines if line["kind"] == "replaced"}
+    took_s = [trains[cluster] - at_s for cluster, at_s in planned.items()]
+    assert len(took_s) == 2
+    assert all(0.75 < START_S / took < 1.05 for took in took_s), took_s
 
 
 def test_a_stage_goes_back_to_its_node_while_that_is_alive():
