@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cluster_planner.advice import lean_optimizer
+from cluster_planner.advice import lean_optimizer, rarer_rounds
 from cluster_planner.advice.feasibility import (
     no_common_hours,
     no_fit,
@@ -137,7 +137,8 @@ def _with_spares(
 
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
     """Return the plan, its advice followed by what planning anew with the change brings. Where memory limits the plan,
-    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too.
+    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too; where nodes of
+    a small fleet stand idle, what longer rounds bring (advice/rarer_rounds.py).
 
     A fleet of up to MOST_NODES_TO_PLAN_ANEW nodes is planned from nothing, a larger one climbs from the plan as it is.
     The arguments are those of `make_plan`.
@@ -156,6 +157,12 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
             line += f"; planned anew with it, {format_rate(rate)} samples/s (worth {format_rate(worth)})"
         else:
             line += "; planned anew with it, no more"
+    if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
+
+        def planned(work: Workload) -> Plan:
+            return make_plan(plan.fleet, plan.costs, work, **_asked_of(plan))  # type: ignore[arg-type]
+
+        line += rarer_rounds.said(plan, planned, most_round)
     if lean_optimizer.may_gain(plan):
         without = lean_optimizer.without_optimizer_state(plan.costs, plan.workload)
         rate, worth = _planned_anew(plan, plan.fleet, *without)

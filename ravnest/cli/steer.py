@@ -42,10 +42,14 @@ def stop(
 
     asked = ask(run, "stop_now" if now else "stop")
     answer(asked, wait)
-    state = run_state(asked.run).state if wait else "running"
+    found = run_state(asked.run) if wait else None
+    state = "running" if found is None else found.state
     went_on = state in ("running", "unknown")
-    said = f"{asked.run}: " + (f"it is {state}" if not went_on else "it is asked to stop")
-    _tell(said, {"run": str(asked.run), "asked": asked.kind, "state": state}, as_json=as_json)
+    said = "it is asked to stop" if went_on else f"it is {state}"
+    if now and found is not None and state == "failed":
+        kept = f"`--resume` goes on from {found.checkpoint}" if found.checkpoint else "it has no checkpoint"
+        said = f"it has ended at once; {kept}"
+    _tell(f"{asked.run}: {said}", {"run": str(asked.run), "asked": asked.kind, "state": state}, as_json=as_json)
     if wait and went_on:
         raise typer.Exit(1)
 

@@ -8,6 +8,7 @@ first.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,29 +39,46 @@ nodes:
 {nodes}"""
 
 
+ROUNDS_APART = 4.0
+"""Rounds of averaging begin so many times as far apart as one takes on its links: machines that wait for averages are
+of no use, and the planner leaves them out."""
+FEWEST_ROUNDS = 8
+_ROUND_LATENCY_S = 0.2
+"""What a round takes beside its bytes, over links of which nothing is known."""
+_LEAST_ROUND = 1024
+
+
 @dataclass(frozen=True)
 class Kind:
     """What is to be learned, and how job.yaml says it."""
 
     about: str
+    gflop_per_sample: float
+    """Forward and backward, as the planner counts them; about."""
+    weights_mb: float
     job: Mapping[str, object]
 
 
 KINDS: Mapping[str, Kind] = {
     "text": Kind(
         "A small GPT learns to go on with a text, character by character.",
+        0.195,
+        1.91,
         {"model": ", args: {layers: 4, width: 96}", "loss": "cross_entropy", "metrics": "", "micro_batch": 4,
-         "lr": "2.0e-3", "average_every": 1024, "evaluate_every": 4096},
+         "lr": "2.0e-3"},
     ),
     "images": Kind(
         "A convolutional network learns to name pictures.",
+        0.0036,
+        0.155,
         {"model": ", args: {width: 24}", "loss": "cross_entropy", "metrics": "metrics: [accuracy]\n",
-         "micro_batch": 16, "lr": "3.0e-3", "average_every": 1024, "evaluate_every": 4096},
+         "micro_batch": 16, "lr": "3.0e-3"},
     ),
     "numbers": Kind(
         "A perceptron learns a number from a row of numbers.",
-        {"model": ", args: {width: 256}", "loss": "mse", "metrics": "", "micro_batch": 16, "lr": "3.0e-3",
-         "average_every": 1024, "evaluate_every": 4096},
+        0.00041,
+        0.273,
+        {"model": ", args: {width: 256}", "loss": "mse", "metrics": "", "micro_batch": 16, "lr": "3.0e-3"},
     ),
 }  # fmt: skip
 """By name: what `ravnest init` can begin with."""
@@ -109,8 +127,11 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
         for name, has in zip(answers.machines, hardware, strict=True)
     )
     require_free(folder)
+    every = round_samples(kind, hardware, answers)
     texts = {
-        "job.yaml": _JOB.format(about=kind.about, minutes=answers.minutes, **kind.job),
+        "job.yaml": _JOB.format(
+            about=kind.about, minutes=answers.minutes, average_every=every, evaluate_every=4 * every, **kind.job
+        ),
         "nodes.yaml": _NODES.format(nodes=rows),
         **{f"{name}.py": (_HERE / answers.kind / f"{name}.txt").read_text(encoding="utf-8") for name in _OF_KIND},
     }
@@ -121,6 +142,14 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
     except OSError as error:
         raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(folder)) from None
     return [folder / name for name in texts]
+
+
+def round_samples(kind: Kind, hardware: Sequence[str], answers: Answers) -> int:
+    """Return an average_every with which all machines train: a power of two, and at least FEWEST_ROUNDS rounds."""
+    samples_per_s = sum(hardware_named(name).gflops for name in hardware) / kind.gflop_per_sample
+    round_s = 2 * 8 * kind.weights_mb / answers.mbps + _ROUND_LATENCY_S
+    apart_s = min(ROUNDS_APART * round_s, 60 * answers.minutes / FEWEST_ROUNDS / 2)
+    return max(_LEAST_ROUND, 2 ** math.ceil(math.log2(apart_s * samples_per_s)))
 
 
 def require_free(folder: Path) -> None:

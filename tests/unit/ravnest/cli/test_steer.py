@@ -51,6 +51,20 @@ def test_a_run_that_ends_before_it_answers_is_not_said_to_have_been_waited_for(
     assert told.output.endswith("it is asked to evaluate; it is failed without having done so\n")
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_that_was_ended_at_once_is_not_said_to_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    run = run_with(tmp_path / "r", PROGRESS)
+    if saved:
+        (run / "checkpoints/latest").write_text("checkpoint-000002\n")
+    lock = RunLock(run)
+    monkeypatch.setattr(steering, "put_request", lambda *_: lock.release())
+    told = CliRunner().invoke(app, ["stop", str(run), "--now", "--wait", "5"])
+    kept = "`--resume` goes on from checkpoint-000002" if saved else "it has no checkpoint"
+    assert (told.exit_code, told.output) == (0, f"{run}: it has ended at once; {kept}\n")
+
+
 def test_a_run_that_has_ended_is_told_and_an_evaluation_there_takes_no_other_data(tmp_path: Path) -> None:
     run = run_with(tmp_path / "r", PhaseEvent("saving"), stopped_early=True)
     assert "it is stopped" in str(CliRunner().invoke(app, ["checkpoint", str(run)]).exception)

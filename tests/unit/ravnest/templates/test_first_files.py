@@ -7,10 +7,14 @@ from statistics import fmean
 
 import pytest
 
-from cluster_planner import load_fleet
+from cluster_planner import load_fleet, make_plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
+from ravnest.job.materials import capture_job, load_data
+from ravnest.planning.workload import workload
 from ravnest.templates import KINDS, Answers, write_first_files
+from ravnest.templates.first_files import FEWEST_ROUNDS
+from tests.support.local import plan_with
 from tests.unit.examples.test_training import trained
 
 
@@ -52,6 +56,25 @@ def test_the_files_say_what_was_answered(tmp_path: Path) -> None:
     assert [(node.name, node.device) for node in fleet.nodes] == [("desk", "cuda"), ("attic", "cpu")]
     assert [node.up_bytes_per_s for node in fleet.nodes] == [5e6, 5e6]
     assert load_job(made[0]).stop.minutes == 7.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_planner_lets_all_machines_train_whatever_they_have(kind: str, tmp_path: Path) -> None:
+    write_first_files(tmp_path / "costs", answers(kind=kind))
+    job = load_job(tmp_path / "costs/job.yaml")
+    job_file = str(tmp_path / "costs/job.yaml")
+    captured = capture_job(job, job_file, load_data(job, job_file))
+    costs = plan_with(job, captured, [[]]).costs
+    assert costs.parameter_bytes == pytest.approx(1e6 * KINDS[kind].weights_mb, rel=0.05)
+    flops = 3 * sum(unit.flops for unit in costs.units)
+    assert flops == pytest.approx(1e9 * KINDS[kind].gflop_per_sample, rel=0.1)
+    for hardware, mbps in ((["laptop"], 40.0), (["desktop"], 40.0), (["laptop"], 5.0), (["rtx 3060"], 100.0)):
+        folder = tmp_path / f"{hardware[0]}-{mbps:g}"
+        made = write_first_files(folder, answers(kind=kind, hardware=hardware, mbps=mbps))
+        plan = make_plan(load_fleet(made[1]), costs, workload(load_job(made[0])), job={}, job_file="job.yaml")
+        assert {stage.node for cluster in plan.clusters for stage in cluster.stages} == {"desk", "attic"}, hardware
+        rounds = 300 * plan.predicted.samples_per_s / load_job(made[0]).average_every
+        assert rounds >= FEWEST_ROUNDS, "in five minutes"
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:
