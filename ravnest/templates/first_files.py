@@ -149,7 +149,7 @@ def round_samples(kind: Kind, hardware: Sequence[str], answers: Answers) -> int:
     samples_per_s = sum(hardware_named(name).gflops for name in hardware) / kind.gflop_per_sample
     round_s = 2 * 8 * kind.weights_mb / answers.mbps + _ROUND_LATENCY_S
     apart_s = min(ROUNDS_APART * round_s, 60 * answers.minutes / FEWEST_ROUNDS / 2)
-    return max(_LEAST_ROUND, 2 ** math.ceil(math.log2(apart_s * samples_per_s)))
+    return max(_LEAST_ROUND, 1 << max(0, math.ceil(math.log2(apart_s * samples_per_s))))
 
 
 def require_free(folder: Path) -> None:
