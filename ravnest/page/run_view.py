@@ -92,7 +92,7 @@ class RunView:
         self._session_s = self._before_s = 0.0
         self._samples = 0
         self._made: dict[str, int] = {}
-        """By cluster: its samples at its last update, which say more often than the progress how far the fleet is."""
+        """By cluster of the plan: its samples at its last update, which say more often than progress where the fleet is."""
         self._baselines: dict[str, float] = {}
         self._failure: str | None = None
         """Why the run has ended, where that is the last that was told of it."""
@@ -147,7 +147,8 @@ class RunView:
             cluster = self._clusters[str(record["cluster"])]
             cluster.loss = loss if cluster.loss is None else 0.8 * cluster.loss + 0.2 * loss
             made = record.get("samples")
-            self._made[str(record["cluster"])] = made if isinstance(made, int) else 0
+            if cluster.planned_samples_per_s is not None:  # of one that came they count from where its schedule begins
+                self._made[str(record["cluster"])] = made if isinstance(made, int) else 0
             cluster.losses.add(self.at_s, max(self._samples, sum(self._made.values())), loss)
 
     def _timed(self, record: Mapping[str, object]) -> None:

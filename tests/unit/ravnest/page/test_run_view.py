@@ -203,6 +203,10 @@ def test_a_cluster_that_is_made_during_the_run_is_shown(told: Told, progress: re
         ("joined0.s0", "tower", [0, 5], 5)
     ]
     assert "joined0" in told.view.curves()["loss"]
+    told.event(10.0, replace(progress, samples=4010, clusters=(*progress.clusters, made)))
+    later = {"cluster": "joined0", "stage": 0, "update": 300, "lr": 0.1, "staleness": [0], "loss": 2.4}
+    told.record("update", 10.5, **later, samples=4816)  # where its schedule is, and not what it has made
+    assert [samples for _, samples, _ in told.view.curves()["loss"]["joined0"]][-1] == 4010
     assert 'cluster="joined0"' in metrics_text(told.document())
 
 
