@@ -92,7 +92,7 @@ class RunView:
         self._session_s = self._before_s = 0.0
         self._samples = 0
         self._made: dict[str, int] = {}
-        """By cluster of the plan: its samples at its last update, which say more often than progress where the fleet is."""
+        """By cluster of the plan: its samples at its last update, which say more often how far the fleet is."""
         self._baselines: dict[str, float] = {}
         self._failure: str | None = None
         """Why the run has ended, where that is the last that was told of it."""
