@@ -74,7 +74,7 @@ STARVING = 1.1
 k-means: averaging starves there, and estimates of groups rank nothing.
 """
 
-FEW_CLUSTERS, FEW_TIMES_NODES = 6, 400
+FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
 PART_STARTS = 2
@@ -151,7 +151,7 @@ class Search:
             self._locally(starts)
             self._all_partitions()
             return self._best
-        near = self._keep("k-means", self._promising(starts))
+        near = self._keep("k-means", self._promising(starts, min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))))
         if len(able) <= FEW_NODES:
             self._locally(starts)
             self._across()
@@ -181,10 +181,9 @@ class Search:
                     most = max(most, self._offer(phase, clusters, words))
         return most
 
-    def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]]) -> Iterator[tuple[Group, ...]]:
-        """Yield those of FEW_CLUSTERS, and in larger fleets others only where the estimate is PROMISING by then."""
-        count = len(self._problem.able)
-        share, few = 0.0 if count <= FEW_NODES else PROMISING, min(FEW_CLUSTERS, FEW_TIMES_NODES // count)
+    def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]], few: int) -> Iterator[tuple[Group, ...]]:
+        """Yield those of few clusters, and in larger fleets others only where the estimate is PROMISING by then."""
+        share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
         for score, groups in starts:
             if score >= share * self._best_objective or len(groups) <= few:
                 yield groups
@@ -243,7 +242,7 @@ class Search:
             if best_possible(problem.fleet, self._spans, nodes, problem.least) <= self._best_objective:
                 continue
             starts = self._grouped(nodes, islice(_counts(len(nodes), problem.least), 0, None, step), 1)
-            worth = self._keep("parts", islice(self._promising(starts), count), words)
+            worth = self._keep("parts", islice(self._promising(starts, FEW_OF_PARTS), count), words)
             if len(nodes) > EXHAUSTIVE_NODES:
                 larger.append((worth, words, nodes))
             elif few or worth >= HOPEFUL * self._best_objective:

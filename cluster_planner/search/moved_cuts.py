@@ -23,6 +23,8 @@ def with_moved_cuts(plans: WholePlans, worths: PlanWorths, clusters: Clusters, t
         before = worth
         for at in [(i, s) for i, cluster in enumerate(clusters) for s in range(len(cluster.stages) - 1)]:
             for together, by in ((False, 1), (False, -1), (True, 1), (True, -1)):
+                if together and not _is_shared(now, at):
+                    break
                 while (moved := plans.with_cut_moved(now, at, by, together=together)) is not None:
                     if (tries := tries - 1) < 0:
                         return now
@@ -31,3 +33,9 @@ def with_moved_cuts(plans: WholePlans, worths: PlanWorths, clusters: Clusters, t
                         break
                     now, worth, rough = moved, exact, about
     return now
+
+
+def _is_shared(clusters: Clusters, at: tuple[int, int]) -> bool:
+    """Return whether another cluster has the cut after this stage, too."""
+    end = clusters[at[0]].stages[at[1]].units[1]
+    return any(i != at[0] and any(stage.units[1] == end for stage in one.stages) for i, one in enumerate(clusters))

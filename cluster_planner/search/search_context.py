@@ -60,12 +60,12 @@ class SearchContext:
         self._tours: dict[Group, Group] = {}
 
     def groupings(self, nodes: Group, k: int, restarts: int) -> Iterator[tuple[Group, ...]]:
-        """Yield the ways to begin with k groups that each hold the model: k-means, and arcs of a tour. Rules are about
-        groups, so where there are any there are no arcs.
+        """Yield the ways to begin with k groups that each hold the model: k-means, and arcs of a tour. Of one k-means,
+        which is quick, there are no arcs, nor where there are rules, which are about groups.
         """
         if (groups := self.grouped(nodes, k, restarts)) is not None:
             yield groups
-        if self.rules.are_any or k == 1:
+        if self.rules.are_any or k == 1 or restarts == 1:
             return
         if nodes not in self._tours:
             self._tours[nodes] = open_tour(self.problem.fleet, nodes, self.finer.sent_bytes)

@@ -63,3 +63,14 @@ def test_a_plan_that_no_cut_betters_stays(given: tuple[WholePlans, PlanWorths]) 
     plans, worths = given
     start = (cluster("ab", 6, 12), cluster("c", 12))
     assert with_moved_cuts(plans, worths, start, 500) == start
+
+
+def test_a_cut_that_clusters_share_moves_with_all_of_them(given: tuple[WholePlans, PlanWorths]) -> None:
+    plans, _ = given
+    two = (cluster("ab", 4, 12), cluster("cd", 4, 12))
+    together, alone = (plans.with_cut_moved(two, (0, 0), 2, together=both) for both in (True, False))
+    assert together is not None
+    assert alone is not None
+    assert cuts_of(together) == [[6, 12], [6, 12]]
+    assert cuts_of(alone) == [[6, 12], [4, 12]]
+    assert plans.with_cut_moved(two, (0, 0), 8, together=True) is None

@@ -42,8 +42,9 @@ def test_a_search_counts_only_what_it_estimates_itself(given: SearchContext) -> 
 
 def test_groups_begin_as_k_means_and_as_arcs_that_hold_the_model(given: SearchContext) -> None:
     everyone = list(given.problem.able)
-    together, apart, in_threes = (list(given.groupings(given.problem.able, k, 1)) for k in (1, 2, 3))
+    together, apart, in_threes = (list(given.groupings(given.problem.able, k, 2)) for k in (1, 2, 3))
     assert len(together) == 1
+    assert len(list(given.groupings(given.problem.able, 3, 1))) == 1
     assert len(apart) == 1  # two regions of three nodes: both ways are the same
     assert len(in_threes) == 2
     assert {len(group) for group in in_threes[1]} == {2}
@@ -56,4 +57,4 @@ def test_arcs_that_do_not_hold_the_model_are_left_out(
 ) -> None:
     problem = SearchProblem(home, make_model(), make_workload(), tuple(range(len(home.nodes))), 2, 0)
     fit = MemoryFit(home, SpanCosts(problem.costs, problem.work), 2)
-    assert list(SearchContext(problem, fit).groupings(problem.able, len(home.nodes), 1)) == []
+    assert list(SearchContext(problem, fit).groupings(problem.able, len(home.nodes), 2)) == []
