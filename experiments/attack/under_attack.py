@@ -248,7 +248,7 @@ def judged(phases: list[Phase], lost: list[dict[str, object]], ports: list[int],
     notes = [
         f"Clusters of two stages and a driver on one machine ({clusters}), encrypted, {len(ports)} ports on loopback. "
         f"Phases of {phase_s:.0f} s in turns; the first seconds of each do not count. To read a sample takes time and "
-        "no processor, since strangers and run share this machine's cores.",
+        "no processor, since strangers and run share this machine's cores; strangers have the least priority.",
         "The handshakes that are replayed were recorded on their way, from openings with wrong keys.",
     ]
     tables = [Table("Phases", columns, rows), Table("Strangers", ["kind", "connections"], kinds)]
