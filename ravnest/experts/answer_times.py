@@ -1,9 +1,11 @@
 """How long a host may take to answer, from how long it took, and which hosts are left alone for a while. Pure.
 
-The deadline is the mean of the answer times plus four times their deviation (RFC 6298, as in ravnest/dht/requests.py),
-between named bounds. Where n requests are under way to a host at a time, each answer counts n / 2 times less (RFC 7323,
-appendix G): a host answers what it computes in one batch at once, so single answers say little of what the next ones
-take. A host that leaves several requests in a row unanswered is left alone, longer each time.
+The deadline is the mean of the answer times plus eight times their mean deviation, between named bounds. More than four
+times, as in RFC 6298, is what one answer in fifty takes where delays are exponential, and with that answer a batch
+loses what other experts have computed for it. Where n requests are under way to a host at a time, each answer counts
+n / 2 times less (RFC 7323, appendix G): a host answers what it computes in one batch at once, so single answers say
+little of what the next ones take. A host that leaves several requests in a row unanswered is left alone, longer each
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ ROW = 3
 REST_S = 5.0
 MOST_REST_S = 120.0
 _MOST_ROW = 16
-_MEAN_SHARE, _DEVIATION_SHARE, _DEVIATIONS = 1 / 8, 1 / 4, 4.0
+_MEAN_SHARE, _DEVIATION_SHARE, _DEVIATIONS = 1 / 8, 1 / 4, 8.0
 
 
 class AnswerTimes:

@@ -1,3 +1,5 @@
+from random import Random
+
 from ravnest.experts.answer_times import FIRST_S, LEAST_S, MOST_REST_S, MOST_S, REST_S, ROW, AnswerTimes
 
 
@@ -14,6 +16,15 @@ def test_answers_that_come_together_do_not_hide_how_different_others_are() -> No
     assert late == 0
     assert many.deadline_s > slow[1] + 0.5
     assert alone.deadline_s < many.deadline_s
+
+
+def test_of_answers_with_exponential_delays_few_are_late() -> None:
+    times, drawn, late = AnswerTimes(), Random(0), 0
+    for answer in range(20_000):
+        seconds = 1.0 + drawn.expovariate(1.0)
+        late += seconds > times.deadline_s and answer > 50
+        times.answered(seconds, under_way=64)
+    assert late < 20_000 / 400
 
 
 def test_the_deadline_follows_what_was_measured_within_bounds() -> None:
