@@ -15,9 +15,7 @@ from ravnest.cli.runs import Run
 _LOOK_S = 0.25
 
 
-def attach(
-    run: Run,
-) -> None:
+def attach(run: Run) -> None:
     """Show the live view of a run that goes on. Ctrl-C leaves the view, and the run goes on.
 
     The exit code is 0 where the run has finished or the view was left, 130 where the run was stopped, else 1.
