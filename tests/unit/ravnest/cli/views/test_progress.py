@@ -33,6 +33,16 @@ def test_it_shows_the_phase_then_each_cluster(progress: ProgressEvent) -> None:
     assert "4,000 of 20,000 samples · round 7 · 1 min 05 s, 3 min 20 s left" in text
 
 
+def test_the_bar_of_a_run_that_ends_by_time_fills_with_the_time(progress: ProgressEvent) -> None:
+    console = Console(file=StringIO(), width=110)
+    view = LiveView(console)
+    view.on(replace(progress, total_samples=None, stop_s=4 * progress.elapsed_s))
+    with console.capture() as capture:
+        console.print(view.render())
+    assert "4,000 samples · round 7 · 1 min 05 s, 3 min 15 s left" in capture.get()
+    assert 7 <= capture.get().count("━") <= 8, "a quarter of 30"
+
+
 def test_the_loss_is_a_mean_over_seconds_and_stays_while_there_is_no_new_one(progress: ProgressEvent) -> None:
     recent = RecentLosses()
 
