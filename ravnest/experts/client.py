@@ -143,8 +143,9 @@ class ExpertsClient(Caller):
             while not self._closing.is_set():
                 now_s = time.monotonic()
                 calls.meet(self.directory.hosts, now_s)
-                while not self._asked.empty():
-                    calls.send(*self._asked.get(), time.monotonic())
+                with contextlib.suppress(queue.Empty):  # never waits: call() may empty the queue, too
+                    while True:
+                        calls.send(*self._asked.get_nowait(), time.monotonic())
                 calls.fail_late(time.monotonic())
                 wait_s = POLL_S if calls.due_s is None else min(calls.due_s - time.monotonic(), POLL_S)
                 for delivery in self._endpoint.poll(max(0.0, wait_s)):

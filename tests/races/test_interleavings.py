@@ -13,6 +13,7 @@ from ravnest.stage import sends, state_sending
 from ring_allreduce.transport import Lane, stats
 from ring_allreduce.transport.shared import memory
 from tests.races import interleaving
+from tests.races.experts_in_threads import calls_that_are_asked_while_their_client_closes
 from tests.races.interleaving import Interleaving
 from tests.races.lines_in_threads import (
     last_words_before_lines_are_hung_up,
@@ -20,7 +21,7 @@ from tests.races.lines_in_threads import (
     lines_that_two_threads_use_while_they_end,
 )
 
-QUICK, SLOW = 40, 1430
+QUICK, SLOW = 40, 1250
 
 
 class Box:
@@ -236,6 +237,7 @@ STRUCTURES: dict[str, Callable[[int], None]] = {
         lines_that_two_threads_use_while_they_end,
         lines_that_are_dialled_while_they_end,
         last_words_before_lines_are_hung_up,
+        calls_that_are_asked_while_their_client_closes,
     )
 }
 
