@@ -37,7 +37,7 @@ from cluster_planner.plan import Plan, validate
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.upper_bound import best_possible
-from cluster_planner.rings import OWN_ORDER
+from cluster_planner.rings import OWN_ORDER, finer_rings
 from cluster_planner.search.candidates import Assembler, Candidate
 from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search, Step
 from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
@@ -101,6 +101,7 @@ def make_plan(
     if best is None:
         raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, names, least))
     best, useless = _with_spares(best, problem, spans, tell)
+    best = _in_fine_segments(best, fleet, spans)
     plan = Plan(
         clusters=best.clusters,
         rings=best.rings,
@@ -133,6 +134,15 @@ def _with_spares(
         count = format_count(len(clusters), "cluster")
         tell(Step("spares", f"{count}, with spares taken in", best.objective, best.objective - before))
     return best, useless
+
+
+def _in_fine_segments(best: Candidate, fleet: Fleet, spans: SpanCosts) -> Candidate:
+    """Return the plan in more segments where losses of its nodes are known to come: then clusters are cut anew."""
+    nodes = {stage.node for cluster in best.clusters for stage in cluster.stages}
+    if all(fleet.node(name).mtbf_s is None for name in nodes):
+        return best
+    rings = finer_rings(best.rings, spans)
+    return replace(best, rings=rings, forecast=predict(fleet, spans, best.clusters, rings))
 
 
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
@@ -214,7 +224,7 @@ def improve_plan(
     if clusters == plan.clusters:
         return plan
     clusters, useless = climber.with_spares(clusters, SPARE_TRIES)
-    best = assembler.of_clusters(clusters)
+    best = _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)
     made = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
     return _explained(made, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
 

@@ -36,6 +36,8 @@ from ring_timing import Groups, RingLinks, direct_is_faster, divide, fastest_s, 
 EXACT_MEMBERS = 6
 OWN_ORDER = 150
 POWER = 8
+FINE_SEGMENTS = 16
+"""Where nodes are known to come and go, a plan has up to so many segments, and so rings."""
 
 HopCosts = tuple[tuple[float, ...], ...]
 
@@ -61,6 +63,30 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
             tour = tour_of(fleet, names, spans.parameter_bytes(*segment), back=number % 2 == 1)
         rings.append(Ring(segment, tuple((clusters[i].name, held[i]) for i in tour)))
     return tuple(rings)
+
+
+def finer_rings(rings: Sequence[Ring], spans: SpanCosts) -> tuple[Ring, ...]:
+    """Return the same rings in more segments, up to FINE_SEGMENTS: the largest is cut in two again and again.
+
+    A run keeps its segments, and a cluster that is made anew can be cut nowhere else.
+    """
+    found = list(rings)
+    while len(found) < FINE_SEGMENTS:
+        at = max(range(len(found)), key=lambda i: (_is_cuttable(found[i]), spans.parameter_bytes(*found[i].units)))
+        if not _is_cuttable(found[at]):
+            break
+        ring, (start, end) = found[at], found[at].units
+        middle = min(range(start + 1, end), key=lambda unit: max(_halves(spans, start, unit, end)))
+        found[at : at + 1] = [Ring((start, middle), ring.members), Ring((middle, end), ring.members)]
+    return tuple(found)
+
+
+def _is_cuttable(ring: Ring) -> bool:
+    return ring.units[1] - ring.units[0] > 1
+
+
+def _halves(spans: SpanCosts, start: int, middle: int, end: int) -> tuple[int, int]:
+    return spans.parameter_bytes(start, middle), spans.parameter_bytes(middle, end)
 
 
 def tour_of(fleet: Fleet, names: Sequence[str], parameter_bytes: int, *, back: bool = False) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
 """Nodes that go after 30 s of notice, simulated: how many samples are lost.
 
-Every two minutes another node gives notice, is gone 30 s later, and is back a minute after that. Its cluster finishes
-what it has begun, a round takes it, and then it is out. A cluster that is not out when its node goes loses what no
+Every two minutes another node gives notice, is gone 30 s later, and is back a minute after that. Its cluster begins
+nothing new, and hands on what it has made to another one, as soon as its stages rest: they have drained, or wait for a
+round. A round that is quicker takes it. Then the cluster is out. One that is not out when its node goes loses what no
 round has taken. Two fleets are asked: twenty rented machines in a data centre, and forty home machines in clusters of
-four. The cluster's last round begins when the one that is under way has ended, so that two of them have to fit in.
+four.
 """
 
 import random

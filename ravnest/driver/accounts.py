@@ -7,7 +7,7 @@ that begins in its place goes on from the update of its last averaged snapshot, 
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ravnest.driver.standing import Standing
@@ -33,6 +33,8 @@ class RunShape:
     """Batches of the held-out set; 0: nothing is evaluated."""
     stands_by: bool = False
     """Whether the other stages of a lost cluster keep their state, to join again with those that are started anew."""
+    hands_on: bool = True
+    """Whether clusters that leave may hand on what they have made: not where rounds compare what members give."""
     start_samples: int = 0
     """Samples that were made before a resume."""
     start_updates: Mapping[str, int] = field(default_factory=dict)
@@ -60,6 +62,21 @@ class ResumePosition(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _HandedOn:
+    """What a cluster had made when it left, and another one gives to a round."""
+
+    cluster: str
+    base: int
+    """Its updates that were averaged already."""
+    updates: int
+    to: str
+    round: int | None = None
+    """The first round that the other may give it to; None while that is not known."""
+    begun: bool = False
+    """Whether a cluster has gone on from these updates since."""
+
+
 class SampleAccounts:
     """The updates of all clusters of a run."""
 
@@ -75,6 +92,7 @@ class SampleAccounts:
         """By round that is not committed, and cluster: its updates at its snapshot for the round."""
         self._orphaned: set[tuple[int, str]] = set()
         """Those of them that were taken by a cluster that is lost since."""
+        self._handed_on: list[_HandedOn] = []
         if standing is not None:
             self._start |= standing.begun
             self._unmade |= standing.unmade
@@ -159,6 +177,34 @@ class SampleAccounts:
         """The cluster has contributed to a round what it had made in so many updates."""
         self._snapshots.setdefault(round_, {})[cluster] = updates
 
+    def handed_on(self, cluster: str, to: str) -> None:
+        """The cluster is about to be out, and another one has all that it had made."""
+        self._handed_on.append(_HandedOn(cluster, self._averaged[cluster], self._updates[cluster], to))
+
+    def is_given(self, cluster: str, round_: int) -> None:
+        """What the cluster had made is given to the round `round_` or a later one."""
+        self._handed_on = [
+            replace(each, round=round_) if each.cluster == cluster and each.round is None else each
+            for each in self._handed_on
+        ]
+
+    def settled(self, cluster: str) -> bool:
+        """Whether it is known of each round that a lost cluster had contributed to whether that counts."""
+        return all(name != cluster for _, name in self._orphaned)
+
+    def holds(self, cluster: str) -> bool:
+        """Whether a cluster has still to give to a round what another one had made."""
+        return any(each.to == cluster for each in self._handed_on)
+
+    def goes_on_at(self, cluster: str) -> int:
+        """The updates from which a cluster goes on that begins in the place of a lost one."""
+        return max([self._averaged[cluster], *(e.updates for e in self._handed_on if e.cluster == cluster)])
+
+    def begins(self, cluster: str) -> int:
+        """A cluster begins in the place of a lost one. Returns the updates from which it goes on."""
+        self._handed_on = [replace(e, begun=True) if e.cluster == cluster else e for e in self._handed_on]
+        return self.goes_on_at(cluster)
+
     def restarted(self, kept: Collection[int]) -> None:
         """Rounds that are not `kept` start again, without what clusters gave to them that were lost since."""
         for round_, name in {each for each in self._orphaned if each[0] not in kept}:
@@ -169,6 +215,10 @@ class SampleAccounts:
         """A round is committed. What a cluster gave to it counts, even one that is lost since."""
         taken = self._snapshots.pop(round_, {})
         self._averaged |= taken
+        given = [each for each in self._handed_on if each.round is not None and each.round <= round_]
+        self._handed_on = [each for each in self._handed_on if each not in given]
+        for each in given:
+            self._averaged[each.cluster] = max(each.updates, self._averaged[each.cluster])
         for name, updates in taken.items():
             if (round_, name) in self._orphaned:
                 self.updated(name, updates)
@@ -178,7 +228,22 @@ class SampleAccounts:
 
     def dropped(self, cluster: str) -> int:
         """The cluster is lost. Returns the samples that it had trained on and that are in no committed round."""
-        lost = self._updates[cluster] - self._averaged[cluster]
-        self._updates[cluster] = self._averaged[cluster]
+        lost = self._updates[cluster] - self.goes_on_at(cluster)
+        self._updates[cluster] = self.goes_on_at(cluster)
+        lost += sum(self._undone(each) for each in self._handed_on if each.to == cluster)
+        self._handed_on = [each for each in self._handed_on if each.to != cluster]
         self._orphaned |= {(round_, cluster) for round_, taken in self._snapshots.items() if cluster in taken}
         return lost * self._shape.samples_per_update
+
+    def _undone(self, gone: _HandedOn) -> int:
+        """What a cluster had handed on is lost with the one that had it. Returns how many updates that are.
+
+        Where the cluster has not begun again it makes them anew. One that has gone on does not: they count no more.
+        """
+        updates = gone.updates - max(gone.base, min(self._averaged[gone.cluster], gone.updates))
+        if gone.begun:
+            self._start[gone.cluster] += updates
+            self._unmade[gone.cluster] = self._unmade.get(gone.cluster, 0) + updates
+        else:
+            self._updates[gone.cluster] -= updates
+        return updates

@@ -17,12 +17,14 @@ from typing import Literal
 from ravnest.driver import instructions as ins
 from ravnest.driver.accounts import RunShape, SampleAccounts
 from ravnest.driver.evaluating import Evaluations
+from ravnest.driver.handed_progress import HandedProgress
 from ravnest.driver.roster import Roster
 from ravnest.driver.run_rings import rounds_resumed
 from ravnest.driver.saving import Saving
 from ravnest.driver.standing import Standing
 from ravnest.errors import NodeLost, RunFailed, WrongMessage
 from ravnest.pipeline import stage_name, stage_place
+from ravnest.stage import donor_messages as dm
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
@@ -45,6 +47,7 @@ class RunControl:
         """How much each cluster has made, and how much of it is averaged."""
         self._rounds_finished: dict[str, int] = {}
         """By stage: the newest round that it has finished."""
+        self._handed = HandedProgress(shape, self.accounts)
         self._saving = Saving(shape.start_samples, shape.evaluate_every)
         self._save_again = False
         """Whether the last checkpoint of the run was given up."""
@@ -107,6 +110,7 @@ class RunControl:
         if self.phase is not ins.RunPhase.TRAINING:
             return []
         self.stopped_early = not evaluate
+        self._handed.stay(self.clusters.leaving)
         self.clusters.leaving.clear()  # all of them finish the last round together
         self.phase = ins.RunPhase.DRAINING
         out: list[ins.Instruction] = [ins.EnterPhase(self.phase)]
@@ -151,13 +155,16 @@ class RunControl:
             case em.RoundsHeld():
                 held = r.MemberHeld(message.epoch, sender, tuple((str(ring), n) for ring, n in message.holding))
                 return self._follow(self.rounds.handle(held, 0.0)) + self._let_go()
+            case dm.ProgressTaken():
+                return self._let_go() if self._handed.taken(sender, message) else []
             case m.Drained():
                 drains = self.phase is ins.RunPhase.DRAINING or cluster in self.clusters.leaving
                 _require(drains and index == 0 and cluster not in self.clusters.drained, sender, message)
                 self.clusters.drained[cluster] = message
                 self.accounts.drained(cluster, message.updates)
-                counted = self._count(cluster)
-                return counted + self._finish_rounds(cluster) + self._when_all_drained() + self._let_go()
+                out = self._count(cluster)  # which may open a round
+                out += self.clusters.finish_rounds(cluster, self.rounds.opened, final=False)
+                return out + self._when_all_drained() + self._let_go()
             case m.RoundsFinished():
                 _require(cluster in self.clusters.drained and message.up_to <= self.rounds.opened, sender, message)
                 self._rounds_finished[sender] = message.up_to
@@ -196,32 +203,33 @@ class RunControl:
         if self.clusters.staying == [cluster]:
             return []
         self.clusters.leaving[cluster] = reason
-        return [ins.SendToStage(stage_name(cluster, 0), m.Drain())]
+        return [ins.SendToStage(stage_name(cluster, 0), m.Drain()), *self._let_go()]
 
     def _let_go(self) -> list[ins.Instruction]:
-        """Let clusters go that leave, and whose samples are all in the anchor. Others get a round for theirs."""
+        """Let clusters go that leave, whose samples are in the anchor or with another cluster. Others get a round."""
         out: list[ins.Instruction] = []
         for name in () if self.phase is not ins.RunPhase.TRAINING or self.saving else tuple(self.clusters.leaving):
-            if name not in self.clusters.drained:
-                continue
-            if self.accounts.averaged[name] == self.updates[name]:
+            drained = name in self.clusters.drained
+            if self._handed.may_go(name, drained=drained):
                 stage = stage_name(name, 0)
                 out += [ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
-            elif self.rounds.opened == self.rounds.committed:
+                continue
+            out += self._handed.hand_on(name, self.clusters, self.rounds.rings)
+            if drained and self.rounds.opened == self.rounds.committed:
                 out += self._follow(self.rounds.handle(r.RoundRequested(), 0.0))
         return out
 
     def checkpoint_written(self, round_: int) -> list[ins.Instruction]:
         """The checkpoint of a round is on the disk: newcomers that wait for it get their state from there."""
-        to = self.clusters.newcomers.written(round_)
-        return [ins.HandOver(name, round_, self.accounts.averaged[name]) for name in to]
+        at = self.accounts.goes_on_at
+        return [ins.HandOver(name, round_, at(name)) for name in self.clusters.newcomers.written(round_)]
 
     def _admit(self) -> list[ins.Instruction]:
         """Let clusters train whose stages all hold the anchor. A checkpoint under way has none of their state."""
         out: list[ins.Instruction] = []
         for name in () if self._saving.under_way else self.clusters.newcomers.ready:
             self.clusters.newcomers.remove(name)
-            order = em.TrainFrom(round=self.rounds.opened, version=self.accounts.averaged[name])
+            order = em.TrainFrom(round=self.rounds.opened, version=self.accounts.begins(name))
             sent = (ins.SendToStage(stage, order) for stage in self.clusters.stages_of(name))
             out += [ins.RecordClusterTrains(name, order.round), *sent]
         return out
@@ -253,6 +261,7 @@ class RunControl:
         stages = self.clusters.stages_of(cluster)
         trained, others = cluster not in self.clusters.newcomers, tuple(each for each in stages if each != stage)
         left = self.clusters.remove(cluster) == reason
+        self._handed.lost(cluster)
         samples, going_on = self.accounts.dropped(cluster), tuple(self.clusters.training)
         keep = others if stands_by and trained and not left and self.phase is ins.RunPhase.TRAINING else ()
         order = em.StandBy(epoch=self.rounds.epoch + 1) if keep else m.Stop()
@@ -301,9 +310,9 @@ class RunControl:
                     out.append(ins.RecordRoundOpened(order.round, final=False))
                     for name in self.clusters.names:
                         if name in self.clusters.newcomers:
-                            out += self._follow_rounds(name)
+                            out += self.clusters.follow_rounds([name], self.rounds.opened)
                         elif name in self.clusters.drained:  # no gradient flows there that could carry the stamp
-                            out += self._finish_rounds(name)
+                            out += self.clusters.finish_rounds(name, self.rounds.opened, final=False)
                         else:
                             last = self.clusters.stages_of(name)[-1]
                             out.append(ins.SendToStage(last, m.RoundOpenedMessage(round=order.round)))
@@ -317,7 +326,7 @@ class RunControl:
                     firsts = order.first_rounds.items()
                     out += [ins.SendToStage(to, rounds_resumed(order, first)) for to, first in firsts]
                     out.append(ins.EpochBegan(order.epoch, order.kept))
-                    out += [each for name in self.clusters.newcomers.names for each in self._follow_rounds(name)]
+                    out += self.clusters.follow_rounds(self.clusters.newcomers.names, self.rounds.opened)
                     new = self.clusters.newcomers.resumed(order.first_rounds).items()
                     out += [ins.FindDonors(name, stages) for name, stages in new]
                 # A lost cluster was dropped before the owner of the rounds heard of the loss.
@@ -326,14 +335,11 @@ class RunControl:
                     out += self.lost(order.member, said, stands_by=False)
                 case r.FailRun():
                     raise RunFailed(order.reason)
-        return out
-
-    def _follow_rounds(self, cluster: str) -> list[ins.Instruction]:
-        """A cluster that does not train yet takes part in every open round at once, without weight."""
-        order = em.FollowRounds(up_to=self.rounds.opened)
-        return [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(cluster)]
+        given = self._handed.give_on(self.rounds.opened)
+        return [*out, *given, *(self._when_all_drained() if given else ())]
 
     def _commit(self, round_: int) -> list[ins.Instruction]:
+        self._handed.committed(round_, self.accounts.snapshots.get(round_, ()))
         self.accounts.committed(round_)
         last = round_ == self._last_round
         due = self._saving.due(self.samples) or (self.clusters.newcomers.wait_for(round_) and not self.saving)
@@ -355,23 +361,16 @@ class RunControl:
         return ins.BeginCheckpoint(round_, self.accounts.samples_of(updates), updates, lost, self.accounts.unmade)
 
     def _when_all_drained(self) -> list[ins.Instruction]:
-        if self.phase is not ins.RunPhase.DRAINING or len(self.clusters.drained) < len(self.clusters.names):
+        waits = len(self.clusters.drained) < len(self.clusters.names) or self._handed.unsettled  # for the last round
+        if self.phase is not ins.RunPhase.DRAINING or waits:
             return []
         self.phase = ins.RunPhase.FINISHING
         out: list[ins.Instruction] = [ins.EnterPhase(self.phase)]
         opens = self.rounds.handle(r.FinishRequested(), 0.0)  # the last round; the stages hear of it below
         self._last_round = self.rounds.opened
         out += [ins.RecordRoundOpened(self._last_round, final=True)] if opens else []
-        return out + [each for name in self.clusters.names for each in self._finish_rounds(name)]
-
-    def _finish_rounds(self, cluster: str) -> list[ins.Instruction]:
-        """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
-        order = m.FinishRounds(
-            up_to=self.rounds.opened,
-            updates=self.clusters.drained[cluster].updates,
-            final=self.phase is ins.RunPhase.FINISHING,
-        )
-        return [ins.SendToStage(stage, order) for stage in self.clusters.stages_of(cluster)]
+        opened = self._last_round
+        return out + [e for name in self.clusters.names for e in self.clusters.finish_rounds(name, opened, final=True)]
 
     def _when_finished(self) -> list[ins.Instruction]:
         finished = all(self._rounds_finished.get(stage) == self._last_round for stage in self.clusters.stages)

@@ -1,14 +1,16 @@
 """The clusters of a run: which are in it, which of them train, drain, leave, or only follow the rounds. Pure.
 
-In: who comes and goes. Out: names of clusters and of their stages.
+In: who comes and goes. Out: names of clusters and of their stages, and what those are told of rounds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from ravnest.driver.instructions import SendToStage
 from ravnest.driver.newcomers import Newcomers
 from ravnest.pipeline import stage_name
-from ravnest.stage.messages import Drained
+from ravnest.stage import epoch_messages as em
+from ravnest.stage.messages import Drained, FinishRounds
 
 
 class Roster:
@@ -84,3 +86,13 @@ class Roster:
         self.newcomers.remove(cluster)
         self.drained.pop(cluster, None)
         return self.leaving.pop(cluster, None)
+
+    def follow_rounds(self, clusters: Iterable[str], opened: int) -> list[SendToStage]:
+        """Clusters that do not train yet take part in every open round at once, without weight."""
+        order = em.FollowRounds(up_to=opened)
+        return [SendToStage(stage, order) for cluster in clusters for stage in self.stages_of(cluster)]
+
+    def finish_rounds(self, cluster: str, opened: int, *, final: bool) -> list[SendToStage]:
+        """A drained cluster contributes to every open round at once: others may wait for it at their lag limit."""
+        order = FinishRounds(up_to=opened, updates=self.drained[cluster].updates, final=final)
+        return [SendToStage(stage, order) for stage in self.stages_of(cluster)]

@@ -359,6 +359,7 @@ def run_control(
         evaluate_every=job.evaluate_every,
         held_out_batches=len(batches),
         stands_by=stands_by,
+        hands_on=job.averaging.robust == "none",
         start_samples=0 if resumed is None else resumed.samples,
         start_updates={} if resumed is None else resumed.updates,
         start_unmade={} if resumed is None else resumed.unmade,

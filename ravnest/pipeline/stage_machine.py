@@ -88,6 +88,13 @@ class StageMachine:
         return self._admission.stop_at is not None or self._boundary.last_update is not None
 
     @property
+    def rests_at(self) -> int | None:
+        """The updates that this stage has made, where it makes no more before something comes from elsewhere: it has
+        drained, or waits at its lag limit. None where it may go on at any time."""
+        version = self.version
+        return version if self._boundary.holds(version) or self._boundary.last_update == version else None
+
+    @property
     def newest_evaluation(self) -> int:
         """The newest evaluation of which this stage knows, 0 before the first."""
         return max(0, self._evaluations.newest)

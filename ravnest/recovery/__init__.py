@@ -5,6 +5,7 @@ plan a run goes on of which no cluster is left. The driver carries it out for re
 """
 
 from ravnest.recovery.donors import Donors, Giver, Need, Restored
+from ravnest.recovery.handing_on import HandingOn, Way
 from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_nodes
 from ravnest.recovery.nodes_left import NodesLeft
@@ -20,6 +21,7 @@ __all__ = [
     "SPARE_AGAIN_S",
     "Donors",
     "Giver",
+    "HandingOn",
     "HourChange",
     "HourWatch",
     "MoveCluster",
@@ -39,6 +41,7 @@ __all__ = [
     "Slowness",
     "StartCluster",
     "TryFailed",
+    "Way",
     "beside",
     "can_begin",
     "further_clusters",

@@ -98,6 +98,7 @@ def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, an
     `others`: the clusters that are in the run. `anew`: the cuts were made for fewer nodes, so that others are tried
     beside them.
     """
+    nodes = replace(nodes, warm=_one_each(nodes.warm))
     same, reason = _same_cuts(plan, cluster, nodes)
     first = None if same is None else placement(plan, same, others)
     if first is not None and same is not None and _all_there(same, nodes):
@@ -136,6 +137,12 @@ def placement(plan: Plan, made: Cluster, others: Collection[str], fleet: Fleet |
         how = "own nodes" if made == before else "spares"
     gained = samples_per_s(new, {*others, made.name}, fleet)[made.name]
     return Placement(new, how, START_S + handover_s(new, made.name, others), gained)
+
+
+def _one_each(warm: Mapping[str, str]) -> dict[str, str]:
+    """The warm spares without those that are needed for another stage already: a node takes one place."""
+    first = {node: stage for stage, node in sorted(warm.items(), reverse=True)}
+    return {stage: node for node, stage in sorted(first.items())}
 
 
 def _all_there(made: Cluster, nodes: Nodes) -> bool:

@@ -96,12 +96,13 @@ def read(
 
 def _lost_cluster(session: Session, absence: Absence) -> LostCluster:
     averaged = session.run.rounds.averaged[absence.cluster] if absence.averaged is None else absence.averaged
+    lost = max(0, absence.made - averaged)  # its last stage, which contributes, may be ahead of its first one
     return LostCluster(
         absence.cluster,
         absence.node,
         absence.silent_from_s,
         absence.lost_s,
-        max(0, absence.made - averaged),  # its last stage, which contributes, may be ahead of its first one
+        absence.handed + lost,
         absence.back_s,
         absence.nodes,
         absence.with_notice,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
+from ravnest.recovery import Way
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualRing
 from ravnest.simulator.network import Path
@@ -30,6 +31,11 @@ from ring_allreduce.ring import (
 )
 from ring_allreduce.transport import Lane
 
+_LOOK_EVERY_S = 0.25
+"""How often a stage that leaves looks whether it rests: a real one turns as often."""
+_NUMBER_BYTES = 4
+"""Progress that is handed on travels exactly."""
+
 
 class RoundsDriver(Protocol):
     """What a member needs of the driver."""
@@ -48,6 +54,10 @@ class RoundsDriver(Protocol):
 
     def holds(self, who: str) -> None:
         """A stage that joins holds the anchor."""
+        ...
+
+    def progress_came(self, came: tuple[Way, int]) -> None:
+        """What a stage has made, in so many updates, is with another one."""
         ...
 
 
@@ -197,6 +207,20 @@ class RingPart:
             self._path(who).transmit(
                 Lane.BULK, n_bytes, self.others[who].member.hear, rounds.RingFinished(self.name, number)
             )
+
+    def hand_on_progress(self, way: Way) -> None:
+        """Send a member what this stage has given to rounds that are not merged, and what it has made since, as soon
+        as it rests."""
+        stage = self.member.stage
+        if stage.dead or not stage.receive(self.hand_on_progress, way):
+            return
+        updates = stage.machine.rests_at
+        if updates is None:
+            self.clock.after(_LOOK_EVERY_S, self.hand_on_progress, way)
+            return
+        parts = 1 + len(self.member.given)
+        n_bytes = parts * self.ring.elements * _NUMBER_BYTES
+        self._path(way.taker).transmit(Lane.BULK, n_bytes, self.member.rounds.progress_came, (way, updates))
 
     def send_state(self, who: str) -> None:
         """Send a member that joins the anchor and the state of the optimizers."""

@@ -13,8 +13,10 @@ from typing import Any
 
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
+from ravnest.recovery import Way
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet, VirtualRing
+from ravnest.simulator.handed_progress import HandedProgress
 from ravnest.simulator.members import RingPart, RoundsMember
 from ravnest.simulator.stage import RunningStage, SimulatedWorld
 from ring_allreduce import rounds
@@ -72,6 +74,8 @@ class VirtualRounds:
         self.on_left: Callable[[str, str], object] | None = None
         """Is called with the first stage of each cluster that leaves with notice, and the reason, once all that the
         cluster has made is averaged: it is to be lost then."""
+        self.handed = HandedProgress()
+        """What clusters that leave hand on."""
         self._drained_updates: dict[str, int] = {}
         self._contributions: dict[int, dict[str, int]] = {}
         """By round that is not committed: each cluster's samples at its snapshot, as its last stage counts them."""
@@ -111,6 +115,7 @@ class VirtualRounds:
         cluster = self._members[who].stage.cluster
         for stage in self._clusters.pop(cluster, ()):
             stage.die()
+        self.handed.lost(cluster, self._clusters)
         self._newcomers.pop(cluster, None)
         self._drained_updates.pop(cluster, None)
         self.leaving.pop(cluster, None)
@@ -162,6 +167,7 @@ class VirtualRounds:
         if cluster not in self.training or not set(self.training) - {cluster, *self.leaving}:
             return False
         self.leaving.setdefault(cluster, reason)
+        self.control(lambda _: self._let_go(), None)
         return True
 
     def request(self) -> None:
@@ -170,17 +176,36 @@ class VirtualRounds:
             self._carry_out(rounds.RoundRequested())
 
     def _let_go(self) -> None:
-        """Let clusters go that leave, and whose samples are all averaged. Others get a round for theirs."""
+        """Let clusters go that leave, and whose samples are averaged or with another one. Others get a round."""
         per_update = self._fleet.update_every * self._fleet.micro_batch
         for cluster, reason in tuple(self.leaving.items()):
             updates = self._drained_updates.get(cluster)
-            if updates is None:
-                continue
-            if not self._rings or self.averaged[cluster] == updates * per_update:
+            drained, made = updates is not None, self._clusters[cluster][-1].machine.version
+            if (drained and not self._rings) or self.handed.may_go(
+                cluster, self.averaged[cluster], (made if updates is None else updates) * per_update, drained=drained
+            ):
                 if self.on_left is not None:
                     self.on_left(self._clusters[cluster][0].who, reason)
-            else:
+                continue
+            staying = sorted(set(self.training) - self.leaving.keys(), key=self._seconds_of)
+            for way in self.handed.begin(cluster, staying, self._owner.rings):
+                self.control(self._parts[way.ring][way.giver].hand_on_progress, way)
+            if drained:
                 self.request()
+
+    def _seconds_of(self, cluster: str) -> tuple[float, str]:
+        """How long the slowest stage of a cluster computes for a micro-batch."""
+        return max(each.times.forward_s + each.times.backward_s for each in self._clusters[cluster]), cluster
+
+    def progress_came(self, came: tuple[Way, int]) -> None:
+        """What a stage has made, in so many updates, is with another one."""
+        way, updates = came
+        if self.handed.arrived(way, updates * self._fleet.update_every * self._fleet.micro_batch):
+            self.control(lambda _: self._let_go(), None)
+
+    def goes_on_at(self, cluster: str) -> int:
+        """The samples of a cluster that need not be made again when it begins anew."""
+        return self.handed.goes_on_at(cluster, self.averaged[cluster])
 
     def join(
         self,
@@ -201,7 +226,7 @@ class VirtualRounds:
         self._newcomers[cluster] = _Newcomer({stage.who for stage in stages}, held=held)
         for stage in stages:
             member = RoundsMember(stage, self, self._fleet.max_lag, joins=True)
-            member.contributed = self.averaged[cluster]
+            member.contributed = self.goes_on_at(cluster)
             self._add(stage.who, member)
         members = {stage.who: tuple(self._members[stage.who].parts) for stage in stages}
         self.own(rounds.ClusterJoined(cluster, members))
@@ -227,7 +252,7 @@ class VirtualRounds:
         if newcomer.missing:
             return
         del self._newcomers[cluster]
-        updates = self.averaged[cluster] // (self._fleet.update_every * self._fleet.micro_batch)
+        updates = self.goes_on_at(cluster) // (self._fleet.update_every * self._fleet.micro_batch)
         for stage in self._clusters[cluster]:
             self.control(self._members[stage.who].train, (self._owner.opened, updates))
         if self.on_trains is not None:
@@ -286,6 +311,8 @@ class VirtualRounds:
     def own(self, event: rounds.OwnerEvent) -> None:
         """Give the owner of the rounds an event, and carry out what it answers."""
         self._carry_out(event)
+        unsettled = {name for taken in self._contributions.values() for name in taken.keys() - self._clusters.keys()}
+        self.handed.give_on(unsettled, self._owner.opened)
         self._let_go()
 
     def _carry_out(self, event: rounds.OwnerEvent) -> None:
@@ -303,7 +330,7 @@ class VirtualRounds:
                             self.control(stages[-1].tell, ev.RoundOpened(number))
                 case rounds.CommitRound(number):
                     self.committed_s.append(self._clock.now_s)
-                    self._count(self._contributions.pop(number, {}))
+                    self._count(number, self._contributions.pop(number, {}))
                     self._tell_members(instruction)
                     self._send_anchor(number)
                     if self.on_commit is not None:
@@ -329,8 +356,10 @@ class VirtualRounds:
             for stage in stages:
                 self.control(self._members[stage.who].hear, order)
 
-    def _count(self, taken: Mapping[str, int]) -> None:
+    def _count(self, number: int, taken: Mapping[str, int]) -> None:
         self.averaged |= taken
+        for cluster, samples in self.handed.committed(number).items():
+            self.averaged[cluster] = max(samples, self.averaged[cluster])
         for cluster in taken.keys() - set(self.training):
             if self.on_late is not None:
                 self.on_late(cluster, taken[cluster])

@@ -128,13 +128,16 @@ class VirtualRun:
 
         What it had not averaged does not count any more.
         """
-        cluster = self.stages[who].cluster
+        cluster, vanished = self.stages[who].cluster, self.rounds.handed.vanished
         if not self.rounds.lose(who, reason):
             self.all_lost_s = self.clock.now_s
             self._mark_drain()
         if self._fleet.rings:
             for name in (cluster,) if self.all_lost_s is None else self.samples:
-                self._count(name, self.rounds.averaged[name])
+                self._count(name, self.rounds.goes_on_at(name))
+            for name in self.samples.keys() - set(self.rounds.clusters):  # who had taken what they made may be lost
+                self._count(name, self.rounds.goes_on_at(name))
+            self.total_samples -= self.rounds.handed.vanished - vanished
 
     def join(self, cluster: str, fleet: VirtualFleet | None = None, held: Collection[tuple[str, str]] = ()) -> None:
         """The processes of a cluster that was lost, or is new, listen: it follows the rounds, and trains when it holds

@@ -208,7 +208,8 @@ class Session:
         """A cluster that gave notice has handed on all that it has made."""
         cluster, now_s = self.run.stages[who].cluster, self.run.clock.now_s
         node = next((each.node for each in self.plan.cluster(cluster).stages if repr(each.node) in reason), "")
-        self.absences.append(Absence(cluster, node, now_s, now_s, self.run.samples[cluster], with_notice=True))
+        made, kept = self.run.samples[cluster], self.run.rounds.goes_on_at(cluster)
+        self.absences.append(Absence(cluster, node, now_s, now_s, made, with_notice=True, averaged=kept))
         self._out(cluster, who, reason, 0, notice=True)
 
     def _look_at_hours(self, hours: HourWatch) -> None:
@@ -258,7 +259,8 @@ class Session:
             run.lose(stage.who, reason)
             self._replacements.failed(cluster, reason, run.clock.now_s)
             return
-        self.absences.append(Absence(cluster, node, silent_from_s, run.clock.now_s, made))
+        handed = run.rounds.handed.held_by(cluster)
+        self.absences.append(Absence(cluster, node, silent_from_s, run.clock.now_s, made, handed=handed))
         self._out(cluster, stage.who, reason, made - run.rounds.averaged[cluster])
 
     def _out(self, cluster: str, who: str, reason: str, samples: int, *, notice: bool = False) -> None:
@@ -344,7 +346,7 @@ class Session:
         absence = next((each for each in self.absences if each.cluster == cluster and each.back_s is None), None)
         if absence is not None:
             absence.back_s, absence.nodes = now_s, tuple(replaced.nodes.values())
-            absence.averaged = self.run.rounds.averaged[cluster]
+            absence.averaged = absence.averaged or self.run.rounds.averaged[cluster]
         self._look_at_spares()
 
     def _consider(self, planning: PlanningAnew) -> None:
@@ -368,7 +370,7 @@ class Session:
     def averaged(self) -> int:
         """The samples whose effect is in the anchor."""
         kept = self.run.rounds.averaged if self.fleet.rings else self.run.samples
-        return sum(kept.values())
+        return sum(kept.values()) - self.run.rounds.handed.vanished
 
     def _committed(self, _: int) -> None:
         self._spares.committed()

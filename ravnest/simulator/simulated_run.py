@@ -40,7 +40,10 @@ class Absence:
     nodes: tuple[str, ...] = ()
     """Those on which it trains again."""
     averaged: int | None = None
-    """Samples of it that were averaged when it trained again; None while it does not."""
+    """Samples of it that were averaged when it trained again, or that it had handed on as well when it left; None while
+    neither is."""
+    handed: int = 0
+    """Samples that others had handed to it and that no round had yet."""
 
     def away_s(self, until_s: float) -> float:
         """Return for how long it was away until then."""
@@ -57,7 +60,7 @@ class LostCluster:
     lost_s: float
     """When the driver noticed it, and the others went on without the cluster."""
     samples: int
-    """Those that the cluster had made and that were in no average. They do not count."""
+    """Those that the cluster had made, or taken of others, and that were in no average. They do not count."""
     back_s: float | None
     """When it trained again, from the anchor; None where it never did."""
     nodes: tuple[str, ...] = ()

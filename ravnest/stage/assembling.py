@@ -207,7 +207,7 @@ def _held(
     own, outer = split_outer(optimizer)
     if own:
         compute.weights.load_optimizer_state(own)
-    rounds = StageRounds(setup, compute.module, compute.weights, rings)
+    rounds = StageRounds(setup, compute.module, compute.weights, rings, lambda: compute.samples)
     rounds.load_outer_state(outer)
     return HeldStage(compute, rounds, version)
 
@@ -224,6 +224,7 @@ def _trains(
 ) -> StageRuntime:
     """The stage at work. `merged` and `contributed` are the last rounds that it has merged and contributed to; `term`
     is that of the driver which it hears."""
+    held.rounds.contributed = contributed
     return StageRuntime(
         setup,
         endpoint,

@@ -187,6 +187,11 @@ class StageCompute:
         losses, self._losses = tuple(self._losses[:U]), self._losses[U:]
         return lr, losses
 
+    @property
+    def samples(self) -> int:
+        """The samples that were trained on since the last snapshot."""
+        return self._samples_since_snapshot
+
     def take_samples(self) -> int:
         """The samples that were trained on since the last call, which are the weight of a snapshot."""
         samples, self._samples_since_snapshot = self._samples_since_snapshot, 0

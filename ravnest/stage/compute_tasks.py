@@ -24,7 +24,7 @@ from ravnest.pipeline.time_ledger import Ledger
 from ravnest.stage import messages as m
 from ravnest.stage.boundary_tensors import StageCrossings
 from ravnest.stage.compute import StageCompute
-from ravnest.stage.rings import SegmentAverage
+from ravnest.stage.rings import SegmentAverage, SegmentContribution
 from ravnest.stage.rounds import StageRounds
 from ravnest.stage.setup import StageSetup
 from ravnest.stage.state_sending import StateFile
@@ -191,7 +191,7 @@ class ComputeTasks:
                 staleness = self._machine.group_staleness
                 return lambda: self._update(norm_sq, staleness)
             case ins.TakeSnapshot(number):
-                return lambda: self._rounds.snapshot(number, compute.take_samples())
+                return lambda: self._snapshot(number)
             case ins.ApplyMerge(number):
                 averages, save = self._rounds.rings.take(number)
                 if save:
@@ -202,6 +202,10 @@ class ComputeTasks:
                 return lambda: compute.evaluate(evaluation, batch, received)
             case _:
                 assert_never(instruction)
+
+    def _snapshot(self, number: int) -> list[SegmentContribution]:
+        with self._rounds.still:
+            return self._rounds.snapshot(number, self._compute.take_samples())
 
     def _update(self, norm_sq: float | None, staleness: Sequence[int]) -> tuple[float, tuple[float, ...]]:
         with self._rounds.sending.changing("update"):

@@ -10,9 +10,11 @@ In: the stage's weights and module, and averages of its rings. Out: contribution
 state for a checkpoint.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from ravnest.checkpoints.manifest import optimizer_file, segment_file
 from ravnest.checkpoints.tensor_stream import TensorForm
 from ravnest.errors import InvalidInput
 from ravnest.splitting import StageModule
+from ravnest.stage.progress_handing import Part, ProgressHanding, added
 from ravnest.stage.rings import RoundRings, SegmentAverage, SegmentContribution
 from ravnest.stage.segment_giving import SegmentGiving
 from ravnest.stage.segment_taking import given_outer, given_weight
@@ -29,6 +32,7 @@ from ravnest.stage.state_sending import StateFile, StateSending, StateSource
 from ravnest.training.averaging import OUTER_PREFIX, keeping_progress
 from ravnest.training.weights import VersionedWeights
 from ring_allreduce import Progress
+from ring_allreduce.transport import Delivery, Message
 
 
 class StageRounds:
@@ -38,8 +42,16 @@ class StageRounds:
     is idle.
     """
 
-    def __init__(self, setup: StageSetup, module: StageModule, weights: VersionedWeights, rings: RoundRings) -> None:
-        """`rings`: the rings of the setup's segments, which may have begun already."""
+    def __init__(
+        self,
+        setup: StageSetup,
+        module: StageModule,
+        weights: VersionedWeights,
+        rings: RoundRings,
+        samples: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`rings`: the rings of the setup's segments, which may have begun already. `samples`: returns how many were
+        trained on since the last snapshot."""
         averaging = setup.job.averaging
         self.rings = rings
         self._me = setup.name
@@ -55,8 +67,19 @@ class StageRounds:
             for ring, segment in self._segments.items()
         }
         self._contributed: dict[int, Sequence[SegmentContribution]] = {}
+        self._samples = samples
+        self._behind: dict[int, int] = {}
+        """By round that is not merged: the samples behind the snapshot for it."""
+        self.still = threading.RLock()
+        """Is held while progress changes, with the samples behind it, or is read as a whole."""
         self.giving = SegmentGiving(self)
         """What of the stage's state is on its way to stages that join."""
+        self.rests_at: Callable[[], int | None] = lambda: None
+        """Returns how many updates the stage has made, where it makes no more for now; None where it may go on."""
+        self.handing = ProgressHanding(self)
+        """What the stage hands on when its cluster leaves, and what it has taken of others."""
+        self.contributed = 0
+        """The last round that the stage has contributed to, as one that follows too."""
         self.merged = 0
         """The last round that is in the anchor, of those since the run's session began."""
 
@@ -78,22 +101,42 @@ class StageRounds:
         """
         contributions = []
         learned = dict(self._module.named_buffers())
-        for segment in (each for each in self._segments.values() if only is None or each.ring in only):
-            live = self._weights.flat(segment.parameters)
-            progress = self._progress[segment.ring].snapshot(round, live)
-            buffers, taken = _flat(learned, segment.buffers), _flat(learned, segment.taken)
-            counters = tuple(int(value) for value in self._counters(segment))
-            # Progress and the ring both only read p_r, so they share it.
-            weight = self._averaging.weight(samples) / segment.copies
-            contributions.append(SegmentContribution(segment.ring, progress, buffers, weight, counters, taken))
-        self._contributed[round] = contributions
+        with self.still:
+            self._behind[round], self.contributed = samples, round
+            for segment in (each for each in self._segments.values() if only is None or each.ring in only):
+                live = self._weights.flat(segment.parameters)
+                progress = self._progress[segment.ring].snapshot(round, live)
+                buffers, taken = _flat(learned, segment.buffers), _flat(learned, segment.taken)
+                counters = tuple(int(value) for value in self._counters(segment))
+                weigh = partial(self._weight, segment)
+                # Progress and the ring both only read p_r, so they share it, where nobody else's comes to it.
+                vector, weight = added(progress, weigh(samples), self.handing.due(segment.ring, round), weigh)
+                contributions.append(SegmentContribution(segment.ring, vector, buffers, weight, counters, taken))
+            self._contributed[round] = contributions
         return contributions
+
+    def _weight(self, segment: SegmentSetup, samples: int) -> float:
+        return self._averaging.weight(samples) / segment.copies
+
+    def unmerged(self, ring: int) -> tuple[int, list[Part]] | None:
+        """The updates that this stage rests at, and its own progress of a ring that is in no merged round: what each
+        pending round was given, and what was made since, which the next round would get. None while it may go on."""
+        version = self.rests_at()
+        if version is None or not self.still.acquire(blocking=False):
+            return None
+        try:
+            progress, live = self._progress[ring], self._weights.flat(self._segments[ring].parameters)
+            parts = [Part(number, self._behind[number], progress.given(number)) for number in progress.pending]
+            return version, [*parts, Part(self.contributed + 1, self._samples(), live.detach() - progress.base)]
+        finally:
+            self.still.release()
 
     def merge(self, round: int, averages: Mapping[int, SegmentAverage]) -> None:  # noqa: A002 - our word
         """Move the anchors of the segments of which a snapshot was taken, and the live weights with them."""
         given = {part.ring: part.buffers for part in self._contributed[round]}
-        with self.sending.changing("merge"):
+        with self.sending.changing("merge"), self.still:
             self.merged = round
+            self._behind.pop(round, None)
             for ring in given:
                 segment, average = self._segments[ring], averages[ring]
                 with self._weights.correcting(segment.parameters) as add:
@@ -107,6 +150,26 @@ class StageRounds:
         self._contributed.pop(round, None)
         self.rings.release(round)
 
+    # What other stages ask of it.
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a delivery that is about what stages give each other. Returns whether it was."""
+        return self.giving.take(delivery) or self.handing.take(delivery)
+
+    def pieces(self) -> Iterable[tuple[str, Message, list[Tensor]]]:
+        """What may be sent to other stages now, and what the driver is to hear of that."""
+        return chain(self.giving.pieces(), self.handing.pieces())
+
+    def forget(self, peers: Collection[str]) -> None:
+        """These stages are out."""
+        self.giving.forget(peers)
+        self.handing.forget(peers)
+
+    def turn_to_another_driver(self) -> None:
+        """Another driver takes over: it asks anew for all that the one before had asked for."""
+        self.sending.forget()
+        self.handing.clear()
+
     # The stage's state.
 
     @property
@@ -115,6 +178,7 @@ class StageRounds:
         contributions and as much for averages."""
         anchors = sum(progress.anchor.nbytes for progress in self._progress.values()) + self.sending.kept_bytes
         parts = [part for contributions in self._contributed.values() for part in contributions]
+        anchors += self.handing.held_bytes
         return anchors + 2 * sum(part.vector.nbytes + part.buffers.nbytes + part.taken.nbytes for part in parts)
 
     def anchor(self, ring: int) -> Tensor:

@@ -92,10 +92,10 @@ class StageRuntime:
         self._final_round: int | None = None
         self._awake = AwakeTime(STOOD_STILL_S, ALIVE_EVERY_S)
         self._driver = DriverWatch(self._awake.at(now()), 60.0 * setup.job.wait_for_driver_minutes)
-        self.term = term
         self._snapshots: dict[int, int] = {}
         """By round, from the last merged one on: after how many updates this stage contributed to it."""
-        self._started = started
+        self.term, self._started = term, started
+        rounds.rests_at = lambda: self.machine.rests_at
         self._split_tried = self.stopped = False
         self.stands_by: em.StandBy | None = None
         """The order by which the stage has stopped, but is to join again; None otherwise."""
@@ -144,7 +144,7 @@ class StageRuntime:
                 self._merge_arrived(self.rings.pump())
                 for message, tensors in self.rounds.sending.pieces():
                     self._outbox.put(m.DRIVER, message, tensors)
-                for peer, piece, tensors in self.rounds.giving.pieces():
+                for peer, piece, tensors in self.rounds.pieces():
                     self._outbox.put(peer, piece, tensors)
                 self._outbox.flush()
                 now_s = self._now()
@@ -191,7 +191,7 @@ class StageRuntime:
             return
         if delivery.sender != m.DRIVER and delivery.epoch < self.setup.transport.epoch:
             return  # its process had that name before this stage's cluster began anew
-        if self.rounds.giving.take(delivery):
+        if self.rounds.take(delivery):
             return
         if isinstance(message, Unacceptable):
             raise WrongMessage(delivery.sender, f"sent what none of its kind sends: {message.reason}")
@@ -229,7 +229,7 @@ class StageRuntime:
                 self._merge_arrived(self.rings.on_committed(message))
             case em.RingsReformedMessage():
                 self._merge_arrived(self.rings.on_reformed(message))
-                self.rounds.giving.forget(message.lost)
+                self.rounds.forget(message.lost)
                 for peer in message.lost:
                     self._outbox.forget(peer)
             case em.RoundsResumedMessage():
@@ -265,7 +265,7 @@ class StageRuntime:
         self.endpoint.connect({m.DRIVER: PeerAddress(message.host, message.pipeline_port, message.bulk_port)})
         self._sends.forget_reports()
         self._outbox.forget(m.DRIVER)
-        self.rounds.sending.forget()
+        self.rounds.turn_to_another_driver()
         self.rings.save_nothing()
         self._tasks.saving.clear()
         position = em.StagePosition(

@@ -91,6 +91,11 @@ class RoundMembership:
         return max(self.opened, self.committed + self._ahead)
 
     @property
+    def rings(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the members of each ring, in passing order."""
+        return self._rings
+
+    @property
     def members(self) -> tuple[str, ...]:
         """Return the names of all who take part."""
         return tuple(self._first_round)

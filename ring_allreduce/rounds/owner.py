@@ -88,6 +88,11 @@ class RoundOwner:
         return self._membership.committed
 
     @property
+    def rings(self) -> Mapping[str, Sequence[str]]:
+        """Return the members of each ring, in passing order."""
+        return self._membership.rings
+
+    @property
     def finished(self) -> bool:
         """Say whether the end was requested and every opened round is committed."""
         return self._final and self.committed == self._opened and not self._membership.failed

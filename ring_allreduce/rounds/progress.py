@@ -55,6 +55,10 @@ class Progress:
         """Rounds that were contributed to and not merged, oldest first: their number is the stage's lag."""
         return tuple(self._pending)
 
+    def given(self, round: int) -> Tensor:  # noqa: A002 - our word
+        """Return p_r of a pending round. Read it, never write to it."""
+        return self._pending[round]
+
     def snapshot(self, round: int, weights: Tensor) -> Tensor:  # noqa: A002 - our word
         """p_r, what was made since the last snapshot. Kept until merge(): read it, never write to it.
 

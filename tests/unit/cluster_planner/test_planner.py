@@ -327,3 +327,17 @@ def test_advice_is_planned_anew_and_what_that_brings_stands_beside_it(
     larger = replace(plan, fleet=replace(home, nodes=(*home.nodes, *more)))
     assert "; planned anew with it, " in with_advice_planned(larger).predicted.advice
     assert with_advice_planned(again) is again
+
+
+def test_where_nodes_are_known_to_go_clusters_can_be_cut_at_more_places(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
+) -> None:
+    often = replace(home, nodes=tuple(replace(node, mtbf_s=4 * 3600.0) for node in home.nodes))
+    usual, plan = (planned(fleet, gpt, home_work(make_workload)) for fleet in (home, often))
+    validate(plan)
+    cuts = {edge for cluster in plan.clusters for stage in cluster.stages for edge in stage.units}
+    assert {edge for ring in usual.rings for edge in ring.units} <= {
+        edge for cluster in usual.clusters for stage in cluster.stages for edge in stage.units
+    }
+    assert {edge for ring in plan.rings for edge in ring.units} > cuts
+    assert plan.predicted.samples_per_s > 0.95 * usual.predicted.samples_per_s

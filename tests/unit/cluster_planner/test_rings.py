@@ -17,9 +17,11 @@ from cluster_planner.plan import Cluster, Ring, Stage
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import (
     EXACT_MEMBERS,
+    FINE_SEGMENTS,
     RingTraffic,
     best_path,
     best_tour,
+    finer_rings,
     make_rings,
     ring_traffic,
     tour_cost,
@@ -130,3 +132,26 @@ def test_a_path_has_two_ends_and_takes_no_dear_hop_back() -> None:
     path = best_path([[abs(a - b) for b in places] for a in places])
     assert [places[i] for i in path] in (sorted(places), sorted(places, reverse=True))
     assert best_path([[0.0]]) == (0,)
+
+
+@pytest.mark.parametrize(("units", "expected"), [(6, 6), (40, FINE_SEGMENTS)])
+def test_finer_rings_cover_the_same_units_in_smaller_parts(
+    make_node, make_model, make_workload, units, expected
+) -> None:  # type: ignore[no-untyped-def]
+    fleet = Fleet(tuple(make_node(n) for n in "abc"), ())
+    clusters = (
+        Cluster("c0", 3, (Stage("a", (0, 4)), Stage("b", (4, units)))),
+        Cluster("c1", 3, (Stage("c", (0, units)),)),
+    )
+    spans = SpanCosts(make_model(units), make_workload())
+    rings = make_rings(fleet, spans, clusters)
+    fine = finer_rings(rings, spans)
+    assert len(fine) == expected
+    assert [each.units[0] for each in fine] == [0, *(each.units[1] for each in fine[:-1])]
+    assert fine[-1].units[1] == units
+    members = {ring.units: ring.members for ring in rings}
+    for each in fine:
+        [whole] = [span for span in members if span[0] <= each.units[0] and each.units[1] <= span[1]]
+        assert each.members == members[whole]
+    sizes = [spans.parameter_bytes(*each.units) for each in fine]
+    assert max(sizes) < max(spans.parameter_bytes(*ring.units) for ring in rings)

@@ -68,3 +68,9 @@ def test_a_trace_starts_when_enough_nodes_are_there() -> None:
 def test_how_long_a_node_stays_counts_those_that_are_still_there() -> None:
     told = changes((0.0, "back", "a"), (0.0, "back", "b"), (10.0, "gone", "a"))
     assert stay_s(told) == 20.0
+
+
+def test_all_that_come_in_the_moment_at_which_enough_are_there_are_there_at_first() -> None:
+    told = [NodeChange(5.0, name, "back") for name in "abcd"] + [NodeChange(9.0, "e", "back")]
+    first = started(told, 2)
+    assert [(each.at_s, each.node) for each in first] == [*((0.0, name) for name in "abcd"), (4.0, "e")]

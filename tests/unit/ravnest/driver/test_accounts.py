@@ -122,3 +122,59 @@ def test_what_others_made_before_a_cluster_came_does_not_count_as_its_own_under_
     resumed = {"start_updates": {"a": 20, "c": 12}, "start_samples": 22 * 12, "start_unmade": made.unmade}
     assert accounts(clusters={"a": 1, "c": 1}, **resumed).unmade == {"c": 10}
     assert (again.samples, again.made_by("c")) == (made.samples, made.made_by("c")) == (22 * 12, 2 * 12)
+
+
+def handed_on(round_=None):
+    """b has made 5 updates, of which 2 are in a committed round and 4 in round 2. It leaves, and a has the rest."""
+    made = accounts()
+    made.updated("a", 3)
+    made.updated("b", 5)
+    made.snapshot(1, "b", 2)
+    made.snapshot(2, "b", 4)
+    made.committed(1)
+    made.handed_on("b", "a")
+    assert made.dropped("b") == 0
+    if round_ is not None:
+        made.is_given("b", round_)
+    return made
+
+
+def test_what_is_handed_on_counts_when_the_round_is_committed_that_has_it():
+    made = handed_on(round_=3)
+    assert (made.updates["b"], made.averaged["b"], made.goes_on_at("b"), made.holds("a")) == (5, 2, 5, True)
+    made.restarted(kept=[])
+    made.committed(2)
+    assert made.averaged["b"] == 2
+    made.committed(3)
+    assert (made.averaged["b"], made.samples, made.holds("a")) == (5, 8 * 12, False)
+
+
+def test_it_is_settled_once_it_is_known_what_becomes_of_the_rounds_that_it_was_in():
+    made = handed_on()
+    assert not made.settled("b")
+    made.restarted(kept=[2])
+    assert not made.settled("b")
+    made.committed(2)
+    assert made.settled("b")
+    assert (made.averaged["b"], made.updates["b"]) == (4, 5)
+    made.committed(3)
+    assert made.averaged["b"] == 4
+
+
+def test_what_is_lost_with_who_had_it_is_made_anew():
+    made = handed_on(round_=3)
+    made.restarted(kept=[])
+    assert made.dropped("a") == (3 + 3) * 12
+    assert (made.updates, made.goes_on_at("b"), made.samples) == ({"a": 0, "b": 2}, 2, 2 * 12)
+
+
+def test_where_the_cluster_has_gone_on_what_is_lost_counts_no_more():
+    made = handed_on(round_=3)
+    made.restarted(kept=[])
+    assert made.begins("b") == 5
+    made.updated("b", 6)
+    assert made.dropped("a") == (3 + 3) * 12
+    assert made.samples == (6 - 3) * 12
+    made.snapshot(3, "b", 6)
+    made.committed(3)
+    assert made.samples_of(made.averaged) == (6 - 3) * 12

@@ -164,3 +164,12 @@ def test_a_change_pays_where_the_cluster_comes_to_make_an_update(more_s, pays):
     assert (said is None) == pays
     if said is not None:
         assert "the run ends in" in said
+
+
+def test_a_node_takes_one_place_though_it_is_the_warm_spare_of_two_lost_stages():
+    plan = plan_of(("warm", 1e12, 10**12), ("cold", 1e9, 10**12))
+    warm = {"c0.s0": "warm", "c0.s1": "warm"}
+    found = place(plan, "c0", Nodes([], ["warm", "cold"], warm), ["c1"])
+    assert isinstance(found, Place)
+    assert found.placement.warm == ("c0.s0",)
+    assert of(found.placement.plan, "c0") == ["warm", "cold"]
