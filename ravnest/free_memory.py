@@ -1,10 +1,11 @@
-"""How much memory this process can still get before the kernel ends it.
+"""How much memory this process can still get before the kernel ends it, and how it gives back what it has freed.
 
 In: the files in which the kernel tells it. Out: bytes. What counts is the least of what the machine has available, swap
 included, and of what the limits of the process's control group, and of the groups around it, still leave.
 """
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,7 @@ _NEWER = ("memory.max", "memory.current", "inactive_file")
 _OLDER = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 """The files of control groups of version 2 and of version 1: the limit, the use, and the line of memory.stat with the
 part of the use that the kernel gives up first."""
+_M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
 def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
@@ -30,6 +32,29 @@ def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
             used_bytes = int((folder / used).read_text()) - int(lines[cached])
             left.append(max(0, int((folder / limit).read_text()) - used_bytes))
     return min(left)
+
+
+def share_freed() -> bool:
+    """Let what one thread of this process has freed be used again by all others. To be called before they start.
+
+    glibc gives each thread a heap of its own, and what is freed there is of no use elsewhere: a stage's weights arrive
+    in one thread, are replaced in another and averaged by a third. Returns whether the C library knows of it.
+    """
+    set_option = getattr(_c_library(), "mallopt", None)
+    return bool(set_option is not None and set_option(_M_ARENA_MAX, 1))
+
+
+def give_back_freed() -> bool:
+    """Give the pages back to the kernel that this process has freed and still keeps for what comes. Returns whether
+    there were any; False also where the C library does not know of it."""
+    trim = getattr(_c_library(), "malloc_trim", None)
+    return bool(trim is not None and trim(ctypes.c_size_t(0)))
+
+
+def _c_library() -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError, TypeError):  # TypeError: the system has no library of the whole process
+        return ctypes.CDLL(None)
+    return None
 
 
 def _folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:

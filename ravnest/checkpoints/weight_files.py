@@ -1,24 +1,28 @@
 """Weights in safetensors files: one file, a Hugging Face folder, a run's folder, a checkpoint.
 
 In: a path. Out: the headers of the files that belong together, read at once, and tensors, read one by one, so that a
-tensor that nobody asks for is never read.
+tensor that nobody asks for is never read; a large one may be read piece by piece.
 """
 
 import json
 import os
+import struct
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
 from ravnest.checkpoints.manifest import SEGMENTS
+from ravnest.checkpoints.tensor_stream import DTYPE_NAMES
 from ravnest.errors import InvalidInput
 
 INDEX = "model.safetensors.index.json"
@@ -31,15 +35,18 @@ IN_PARTS = "weights"
 MAPPED_BYTES = 64_000_000
 """The bytes that are read from one mapping of a file."""
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What a header says of a tensor. `dtype` is safetensors' name: F32, BF16, I64."""
+    """What a header says of a tensor. `dtype` is safetensors' name: F32, BF16, I64. `at`: where in the file its bytes
+    begin."""
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    at: int
 
 
 class WeightFiles:
@@ -59,9 +66,7 @@ class WeightFiles:
         Raises InvalidInput where one cannot be read.
         """
         for file in dict.fromkeys(each.file for each in self.stored.values()):
-            with _told(file):
-                self._held[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, self._held[file])
+            self._hold(file)
         return self
 
     def read(self, name: str) -> Tensor:
@@ -78,6 +83,52 @@ class WeightFiles:
             tensor: Tensor = self._open[1].get_tensor(name)
         self._read_bytes += tensor.nbytes
         return tensor
+
+    def in_pieces(self, name: str) -> "StoredPieces | None":
+        """The tensor of that name, to be read piece by piece; None for a precision that torch lacks. Its file is opened
+        now, so it may be removed. Raises InvalidInput where it cannot be."""
+        stored = self.stored[name]
+        if stored.dtype not in _DTYPES:
+            return None
+        return StoredPieces(self, stored.file, self._hold(stored.file), stored.at, stored.shape, _DTYPES[stored.dtype])
+
+    def _hold(self, file: Path) -> int:
+        if file not in self._held:
+            with _told(file):
+                self._held[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._held[file])
+        return self._held[file]
+
+
+@dataclass(frozen=True)
+class StoredPieces:
+    """A tensor in a file, of which pieces are read as they are needed. Nothing is mapped, since mapped pages that were
+    read count as memory of the process until the kernel takes them back."""
+
+    files: WeightFiles
+    """What keeps the file open."""
+    file: Path
+    descriptor: int
+    at: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def elements(self) -> int:
+        """The numbers that it has."""
+        return prod(self.shape)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """The elements from `start` to `stop`, flat. Raises InvalidInput where the file can no longer be read."""
+        size = self.dtype.itemsize
+        data, done = memoryview(bytearray((stop - start) * size)), 0
+        with _told(self.file):
+            while done < len(data):
+                count = os.preadv(self.descriptor, [data[done:]], self.at + start * size + done)
+                if not count:
+                    raise OSError("it ends before a tensor does")
+                done += count
+        return torch.frombuffer(data, dtype=self.dtype) if len(data) else torch.empty(0, dtype=self.dtype)
 
 
 K = TypeVar("K")
@@ -96,6 +147,10 @@ class StoredTensors(Mapping[K, Tensor]):
 
     def __getitem__(self, key: K) -> Tensor:
         return self.files.read(self.names[key]) if key in self.names else self._others[key]
+
+    def in_pieces(self, key: K) -> StoredPieces | None:
+        """The tensor under a key, to be read piece by piece; None where that cannot be."""
+        return self.files.in_pieces(self.names[key]) if key in self.names else None
 
     def __iter__(self) -> Iterator[K]:
         yield from self.names
@@ -140,11 +195,14 @@ def open_weights(path: Path) -> WeightFiles:
 
 def headers(file: Path) -> dict[str, StoredTensor]:
     """The tensors in a safetensors file, by name. Raises InvalidInput where it is none, or a broken one."""
-    with _told(file), safe_open(file, framework="pt") as held:
+    with _told(file), safe_open(file, framework="pt") as held, file.open("rb") as raw:
+        (length,) = struct.unpack("<Q", raw.read(8))  # it was found to be one when it was opened
+        entries = json.loads(raw.read(length))
         found = {}
         for name in held.keys():  # noqa: SIM118 - it is no dict
             part = held.get_slice(name)
-            found[name] = StoredTensor(file, tuple(part.get_shape()), part.get_dtype())
+            at = 8 + length + int(entries[name]["data_offsets"][0])
+            found[name] = StoredTensor(file, tuple(part.get_shape()), part.get_dtype(), at)
         return found
 
 

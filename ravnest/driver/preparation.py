@@ -7,16 +7,19 @@ dropped. `prepare` starts nothing and writes nothing, so that all mistakes in a 
 begins.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Final
 
 from torch import Tensor
 
 from cluster_planner import Plan
 from ravnest.checkpoints.checkpoint import CheckpointWriter
 from ravnest.checkpoints.run_folder import RunFolder, choose_folder
+from ravnest.checkpoints.weight_files import StoredPieces, StoredTensors
 from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
 from ravnest.driver.resuming import (
@@ -40,6 +43,9 @@ from ravnest.stage import messages as m
 from ravnest.stage.setup import StageSetup
 from ravnest.training.fingerprint import fingerprint
 from ring_allreduce.transport import Endpoint, Lane, Outbox
+
+HANDED_PIECE_BYTES: Final = 1 << 20
+"""The most bytes of a stored tensor that are read, and sent to a stage, at a time."""
 
 
 @dataclass(frozen=True)
@@ -208,11 +214,32 @@ def hand_out(
         state = states[setup.name]
         names = [name for name in sent(setup) if name not in held.get(setup.name, ())]
         for name in names:
-            outbox.put(setup.name, m.StateTensor(part="weight", name=name), [state.weights[name]])
-        for (name, key), tensor in state.optimizer.items():
-            outbox.put(setup.name, m.StateTensor(part="optimizer", name=name, key=key), [tensor])
+            for piece, tensors in _pieces(partial(m.StateTensor, part="weight", name=name), state.weights, name):
+                outbox.put(setup.name, piece, tensors)
+        for place in state.optimizer:
+            name, key = place
+            head = partial(m.StateTensor, part="optimizer", name=name, key=key)
+            for piece, tensors in _pieces(head, state.optimizer, place):
+                outbox.put(setup.name, piece, tensors)
         begin = m.Begin(tensors=len(names) + len(state.optimizer), version=state.version, round=anchor_of)
         endpoint.send(setup.name, Lane.PIPELINE, begin)
+
+
+def _pieces(
+    head: Callable[..., m.StateTensor], tensors: Mapping[Any, Tensor], key: Any
+) -> Iterator[tuple[m.StateTensor, Sequence[Tensor] | Callable[[], Sequence[Tensor]]]]:
+    """The messages that carry a tensor: one that lies in a file in pieces, each read when there is room for it."""
+    stored = tensors.in_pieces(key) if isinstance(tensors, StoredTensors | PretrainedWeights) else None
+    if stored is None:
+        yield head(), [tensors[key]]
+        return
+    step = max(1, HANDED_PIECE_BYTES // stored.dtype.itemsize)
+    for start in range(0, max(1, stored.elements), step):
+        yield head(shape=stored.shape, start=start), partial(_read, stored, start, min(stored.elements, start + step))
+
+
+def _read(stored: StoredPieces, start: int, stop: int) -> list[Tensor]:
+    return [stored.read(start, stop)]
 
 
 def states_for(

@@ -58,8 +58,10 @@ from ravnest.training.sampler import EvaluationBatches
 from ring_allreduce.rounds import RoundOwner, RoundsUnderWay
 from ring_allreduce.transport import Outbox
 
-_HANDED_OUT_BYTES = 16 << 20
-"""How much state may be on its way to one stage, beyond a tensor."""
+_HANDED_OUT_BYTES = 8 << 20
+"""How much state may be on its way to one stage, beyond a tensor, or a piece of one that lies in a file."""
+_HANDED_OUT_IN_ALL = 64 << 20
+"""How much may be on its way to all of them, where each has a piece at most on its way already."""
 T = TypeVar("T", int, float)
 
 
@@ -125,7 +127,7 @@ def train(
             record = _record(prepared, observer, writer, setups, end)
             if takes_over is None and (baselines := baselines_of(prepared.data)):
                 writer.write("baselines", 0.0, losses=baselines)
-            outbox = Outbox(stages.endpoint, _HANDED_OUT_BYTES)
+            outbox = Outbox(stages.endpoint, _HANDED_OUT_BYTES, _HANDED_OUT_IN_ALL)
             if takes_over is None:
                 observer.on(report.PhaseEvent("handing out weights"))
                 held = {stage: at.holds for stage, at in stages.places.items()}

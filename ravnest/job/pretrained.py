@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ravnest.checkpoints.own_copies import StoredCopy, digest_of
-from ravnest.checkpoints.weight_files import WeightFiles, open_weights
+from ravnest.checkpoints.weight_files import StoredPieces, WeightFiles, open_weights
 from ravnest.errors import InvalidInput
 from ravnest.job.config import InitialWeightsConfig, Job
 from ravnest.job.initial_weights import WeightsFromSeed
@@ -62,6 +62,10 @@ class PretrainedWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self.files.read(self.places[name]) if name in self.places else self._from_seed[name]
+
+    def in_pieces(self, name: str) -> StoredPieces | None:
+        """The tensor of a weight, to be read piece by piece; None where that cannot be."""
+        return self.files.in_pieces(self.places[name]) if name in self.places else None
 
     def __iter__(self) -> Iterator[str]:
         yield from self.places

@@ -99,9 +99,14 @@ def assemble(
     optimizer_state: Mapping[tuple[str, str], Tensor],
     version: int,
     now: Callable[[], float] = time.monotonic,
+    *,
+    copy: bool = True,
 ) -> StageRuntime:
-    """A stage of joined parts, which holds the given weights and optimizer state and has made `version` updates."""
-    held = _held(setup, source, state, optimizer_state, version, StageRings(setup, endpoint))
+    """A stage of joined parts, which holds the given weights and optimizer state and has made `version` updates.
+
+    copy: False lets the stage own and change what it is given, which takes half the memory meanwhile.
+    """
+    held = _held(setup, source, state, optimizer_state, version, StageRings(setup, endpoint), copy=copy)
     return _trains(setup, endpoint, executor, held, now)
 
 
@@ -200,13 +205,15 @@ def _held(
     optimizer: Mapping[tuple[str, str], Tensor],
     version: int,
     rings: RoundRings,
+    *,
+    copy: bool = True,
 ) -> HeldStage:
     """The parts of a stage that hold its weights and its optimizer state."""
-    compute = stage_compute(setup, source, state, version)
+    compute = stage_compute(setup, source, state, version, copy=copy)
     open_experts(setup.job.experts, [setup.program], setup.code.job_file)
     own, outer = split_outer(optimizer)
     if own:
-        compute.weights.load_optimizer_state(own)
+        compute.weights.load_optimizer_state(own, copy=copy)
     rounds = StageRounds(setup, compute.module, compute.weights, rings, lambda: compute.samples)
     rounds.load_outer_state(outer)
     return HeldStage(compute, rounds, version)

@@ -18,6 +18,7 @@ from typing import Any, Literal, assert_never
 from torch import Tensor
 
 from cluster_planner import WorkTimes
+from ravnest.free_memory import give_back_freed
 from ravnest.pipeline import StageMachine
 from ravnest.pipeline import instructions as ins
 from ravnest.pipeline.time_ledger import Ledger
@@ -213,6 +214,12 @@ class ComputeTasks:
         if self._setup.imitated.memory is not None:
             self._compute.peaks.require_within(self._setup.imitated.memory, self._setup.name)
         return done
+
+    def _snapshot(self, number: int) -> list[SegmentContribution]:
+        """Take the progress for a round. Before its vectors are made, what has been freed goes back to the kernel: so
+        a stage's process holds little more than its tensors, and a round takes longer than such pages cost."""
+        give_back_freed()
+        return self._rounds.snapshot(number, self._compute.take_samples())
 
     def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StateFile]:
         """Move the anchor. Returns the files of the stage's state where it is to be saved in a checkpoint."""

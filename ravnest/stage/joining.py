@@ -13,8 +13,10 @@ which has it of a checkpoint. What comes for the stage that it will be, as a fir
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ravnest.errors import InvalidInput, NodeLost, RunFailed
@@ -48,39 +50,62 @@ class ArrivingState:
         self.optimizer: dict[tuple[str, str], Tensor] = {}
         """By (parameter name, the optimizer's key)."""
 
-        self._forgotten = 0
-
-    @property
-    def tensors(self) -> int:
-        """How many tensors have come."""
-        return len(self.weights) + len(self.optimizer) + self._forgotten
+        self.pieces = 0
+        """How many messages with tensors, or with pieces of them, have come."""
+        self._filled: dict[tuple[str, str, str], int] = {}
+        """By part, name and key: how many elements of a tensor have come of which more is to come."""
 
     def forget(self) -> None:
         """The stage has taken over what has come: let go of it."""
-        self._forgotten = self.tensors
         self.begin = None
         self.weights, self.optimizer = {}, {}
 
     @property
     def whole(self) -> m.Begin | None:
         """The message by which the stage begins, once all that it announces is here."""
-        begin = self.begin
-        return None if begin is None or self.tensors < begin.tensors else begin
+        begin, tensors = self.begin, len(self.weights) + len(self.optimizer)
+        return None if begin is None or tensors < begin.tensors or self._filled else begin
 
     def take(self, delivery: Delivery) -> bool:
-        """Take a delivery of the driver, if it is of the state. Returns whether it was."""
+        """Take a delivery of the driver, if it is of the state. Returns whether it was.
+
+        Raises RunFailed for a piece that does not follow those before it.
+        """
         message = delivery.message
         if isinstance(message, m.Begin):
             self.begin = message
         elif isinstance(message, m.StateTensor) and len(delivery.tensors) == 1:
-            tensor = delivery.tensors[0].clone()  # where it came by shared memory, the driver has that again
-            if message.part == "weight":
-                self.weights[message.name] = tensor
+            self.pieces += 1
+            if message.shape is not None:
+                self._fill(message, message.shape, delivery.tensors[0])
             else:
-                self.optimizer[message.name, message.key] = tensor
+                self._set(message, delivery.tensors[0].clone())  # it may lie in memory that the driver shares
         else:
             return False
         return True
+
+    def _fill(self, message: m.StateTensor, shape: tuple[int, ...], piece: Tensor) -> None:
+        place = message.part, message.name, message.key
+        filled, elements = self._filled.pop(place, 0), prod(shape)
+        if message.start == 0:
+            self._set(message, torch.empty(shape, dtype=piece.dtype))
+        whole, follows = self._get(message), message.start == filled and filled + piece.numel() <= elements
+        if whole is None or not follows or piece.dim() != 1 or (whole.shape, whole.dtype) != (shape, piece.dtype):
+            raise RunFailed(f"the driver sent a piece of {message.name} that does not follow those before it")
+        whole.view(-1)[filled : filled + piece.numel()] = piece
+        if filled + piece.numel() < elements:
+            self._filled[place] = filled + piece.numel()
+
+    def _get(self, message: m.StateTensor) -> Tensor | None:
+        if message.part == "weight":
+            return self.weights.get(message.name)
+        return self.optimizer.get((message.name, message.key))
+
+    def _set(self, message: m.StateTensor, tensor: Tensor) -> None:
+        if message.part == "weight":
+            self.weights[message.name] = tensor
+        else:
+            self.optimizer[message.name, message.key] = tensor
 
 
 @dataclass(frozen=True)
@@ -322,7 +347,7 @@ class JoiningStage:
         if now_s >= self._next_alive_s:
             self._next_alive_s = now_s + ALIVE_EVERY_S
             # While the state arrives, this is what the driver goes by to send more of it.
-            finished = self._state.tensors or self._taking.pieces + self._follower.merged
+            finished = self._state.pieces or self._taking.pieces + self._follower.merged
             self.endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=finished))
         if self._driver.expired(awake_s):
             raise NodeLost(f"the driver has been silent for {self._driver.silent_s(awake_s):.0f} s")

@@ -56,6 +56,9 @@ Places = Annotated[tuple[Count, ...], at_most(8192)]
 Shares = Annotated[tuple[Annotated[float, between(0.0, 2.0)], ...], at_most(8192)]
 """The part of a ring's vector in each member's block. That they add up to 1 is checked where a ring is divided."""
 
+Shape = Annotated[tuple[Count, ...], at_most(64)]
+"""The lengths of a tensor's dimensions."""
+
 Piece = at_most(PIECE)
 Lane = Annotated[int, between(0, MOST_LANES)]
 SpanNumber = Annotated[int, between(-1, MOST_COUNT)]

@@ -3,11 +3,9 @@
 A message is a header; its tensors travel raw beside it. All messages travel in the pipeline lane, except `StateTensor`
 and those of state_messages.py, which are bulk. The chunks of rings are messages of ring_allreduce.
 
-The deadlines here are constants, or floors of deadlines that are measured (design §9).
-ring_allreduce/rounds/deadlines.py turns measurements into deadlines, and docs/deadlines.md has the table of all.
+The deadlines here are constants, or floors of what ring_allreduce/rounds/deadlines.py measures: docs/deadlines.md.
 
-Every number, text and collection has bounds, which the decoding checks: what is beyond them is refused, and the run
-ends with the name of who sent it. Losses, metrics and norms may be infinite or NaN, because training may diverge.
+Every number, text and collection has bounds (message_fields.py). Who sends what is beyond them ends the run.
 
 Where another layer has a name for the same fact, as an event of the stage machine, of the rounds or of the run's
 observers, the message has that name with the suffix Message: `RoundOpenedMessage` becomes the event `RoundOpened`.
@@ -26,6 +24,7 @@ from ravnest.stage.message_fields import (
     Names,
     Piece,
     Rates,
+    Shape,
     SpanNumber,
     Spent,
     Stalenesses,
@@ -45,8 +44,7 @@ ALIVE_EVERY_S = 1.0
 """How often the driver and the stages tell each other that they live."""
 
 STOOD_STILL_S = 3.0
-"""A process that has not looked at its clock for longer stood still itself, and what it has not heard meanwhile is
-nobody's silence (ring_allreduce/rounds/deadlines.py, `AwakeTime`)."""
+"""A process that has not looked at its clock for longer stood still itself: nobody was silent (`AwakeTime`)."""
 
 START_DEADLINE_S = 180.0
 """The longest time for Ray, the actors and their imports. Nothing has been measured by then, so it is a constant."""
@@ -133,16 +131,18 @@ class EvaluationCredit(Message, frozen=True, kw_only=True, tag="evaluation_credi
 
 
 class StateTensor(Message, frozen=True, kw_only=True, tag="state_tensor"):
-    """It carries one tensor of the state that a stage starts from: an initial or resumed weight, buffer or piece of
-    optimizer state. `part` says which of the two it is, and `key` is the optimizer's name for it."""
+    """It carries a tensor of the state that a stage starts from, or, flat, a piece of one of that `shape` from element
+    `start` on, in order. `key` is the optimizer's name for it."""
 
     part: Literal["weight", "optimizer"]
     name: Name
     key: Name = ""
+    shape: Shape | None = None
+    start: Count = 0
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
-    """The stage is to start at this version once all `tensors` pieces of state are here. Some may be under way.
+    """The stage is to start at this version once all `tensors` of its state are here. Some may be under way.
 
     For a stage that joins a run under way, the weights are the anchor of `round`.
     """

@@ -32,6 +32,7 @@ import torch
 
 from ravnest.errors import InvalidInput, NodeLost, RavnestError, RunFailed, WrongMessage
 from ravnest.factories import import_modules, resolve
+from ravnest.free_memory import share_freed
 from ravnest.stage.assembling import began_s
 from ravnest.stage.line import GET_READY, IS_READY, Line
 from ravnest.stage.messages import START_DEADLINE_S
@@ -245,6 +246,7 @@ def main() -> None:
     """Serve the starter at the other end of the descriptor that is named on the command line."""
     descriptor = int(sys.argv[2])
     os.set_inheritable(descriptor, False)
+    share_freed()
     with suppress(EOFError, ConnectionError):  # the starter was gone before the stage had begun
         serve(Line(socket.socket(fileno=descriptor)), Leash())
     sys.stdout.flush()

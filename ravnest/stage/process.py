@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ravnest.checkpoints.own_copies import copies_here
 from ravnest.errors import NodeLost
+from ravnest.free_memory import give_back_freed
 from ravnest.job.experts_table import close_experts
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
@@ -108,12 +109,14 @@ class StageProcess:
             return shadowing(self._setup, self._endpoint, self._source)
         if self._setup.transport.joins:
             return joining(self._setup, self._endpoint, executor, self._source)
-        made = make_initial(self._setup, self._endpoint)
+        made, threads = make_initial(self._setup, self._endpoint), self._setup.machine.threads
         begin, weights, optimizer = receive_state(self._endpoint)
-        weights |= made | self._own
+        weights |= with_own_memory(made) | {name: tensor.clone() for name, tensor in self._own.items()}
         self._own = {}
-        make = partial(assemble, self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version)
-        runtime = living(self._endpoint, make, begin.tensors, self._setup.machine.threads)
+        parts = self._setup, self._endpoint, executor, self._source, weights, optimizer, begin.version
+        runtime = living(self._endpoint, partial(assemble, *parts, copy=False), begin.tensors, threads)
+        del weights, optimizer, parts
+        give_back_freed()
         self._endpoint.send(m.DRIVER, Lane.PIPELINE, started())
         return runtime
 
@@ -184,6 +187,18 @@ def make_initial(setup: StageSetup, endpoint: Endpoint, now: Callable[[], float]
     return {name: tensor for each in setup.initial for name, tensor in each.make(setup.job.seed, step_done).items()}
 
 
+def with_own_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, each in memory that no other has a part of: some are copied for it."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage()
+        alone = memory.nbytes() == tensor.nbytes and memory.data_ptr() not in seen
+        seen.add(memory.data_ptr())
+        found[name] = tensor if alone else tensor.clone()
+    return found
+
+
 def receive_state(
     endpoint: Endpoint, deadline_s: float = STATE_DEADLINE_S, now: Callable[[], float] = time.monotonic
 ) -> tuple[m.Begin, dict[str, Tensor], dict[tuple[str, str], Tensor]]:
@@ -205,7 +220,7 @@ def receive_state(
         now_s = awake.at(now())
         if now_s >= next_alive_s:
             next_alive_s = now_s + ALIVE_EVERY_S
-            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=state.tensors))
+            endpoint.send(m.DRIVER, Lane.PIPELINE, m.Alive(finished=state.pieces))
         if now_s - last_s > deadline_s:
             raise NodeLost(f"the driver sent no more state for {deadline_s:.0f} s")
     return begin, state.weights, state.optimizer

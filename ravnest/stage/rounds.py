@@ -63,7 +63,7 @@ class StageRounds:
         """What of the stage's state is still to be sent for checkpoints."""
         self._outer = {ring: averaging.make_outer() for ring in self._segments}
         self._progress = {
-            ring: Progress(weights.flat(segment.parameters), self._outer[ring])
+            ring: Progress(weights.flat(segment.parameters), self._outer[ring], copy=False)
             for ring, segment in self._segments.items()
         }
         self._contributed: dict[int, Sequence[SegmentContribution]] = {}

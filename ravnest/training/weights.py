@@ -290,8 +290,9 @@ class VersionedWeights:
         changes."""
         return self._state_of(name, self._shells[name])
 
-    def load_optimizer_state(self, state: Mapping[tuple[str, str], Tensor]) -> None:
-        """Set the state that `optimizer_state` gave. Raises InvalidInput for a tensor that fits no parameter here."""
+    def load_optimizer_state(self, state: Mapping[tuple[str, str], Tensor], *, copy: bool = True) -> None:
+        """Set the state that `optimizer_state` gave; with `copy` False its tensors become the state itself, as far as
+        their types fit. Raises InvalidInput for a tensor that fits no parameter here."""
         if state and not self._groups:
             raise InvalidInput("optimizer state for a stage that trains nothing")
         for (name, key), value in state.items():
@@ -303,7 +304,8 @@ class VersionedWeights:
                     f"optimizer state {key!r} of {name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
                 )
         for group in self._groups:
-            group.load({(name, key): value for (name, key), value in state.items() if name in group.parameters})
+            mine = [place for place in state if place[0] in group.parameters]
+            group.load({place: state[place].clone() if copy else state[place] for place in mine})
 
     def _shell(self, name: str) -> nn.Parameter:
         return self._shells[name] if name in self._shells else self._borrowed[name]
@@ -377,10 +379,11 @@ class _Group:
         self.step = corrected(config.correction or default_correction(self.optimizer), self.optimizer)
 
     def load(self, state: Mapping[tuple[str, str], Tensor]) -> None:
+        """Take over a state, whose tensors become the optimizer's own."""
         places = {name: place for place, name in enumerate(self.parameters)}
         by_place: dict[int, dict[str, Tensor]] = {}
         for (name, key), value in state.items():
-            by_place.setdefault(places[name], {})[key] = value.clone()
+            by_place.setdefault(places[name], {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": by_place, "param_groups": groups})
 

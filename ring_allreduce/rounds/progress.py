@@ -25,15 +25,16 @@ PIECE_ELEMENTS = 1 << 20
 class Progress:
     """The anchor of one segment, and the progress that was contributed but not merged yet."""
 
-    def __init__(self, weights: Tensor, outer: Callable[[Tensor], Tensor] | None = None) -> None:
-        """`weights`: the flat start, float32, the same at every member; copied.
+    def __init__(self, weights: Tensor, outer: Callable[[Tensor], Tensor] | None = None, *, copy: bool = True) -> None:
+        """`weights`: the flat start, float32, the same at every member. It is copied; with `copy` False it becomes the
+        anchor itself, and nobody else may write to it.
 
         `outer` turns an average into the step that the anchor takes (outer_optimizer.py); without it the step is the
         average itself. It must not write to its argument.
         """
         if weights.dim() != 1 or weights.dtype != torch.float32:
             raise InvalidInput(f"progress needs a flat float32 vector, got {weights.dtype} {tuple(weights.shape)}")
-        self._anchor = weights.detach().clone()
+        self._anchor = weights.detach().clone() if copy else weights.detach()
         self._pending: dict[int, Tensor] = {}
         self._outer = outer
 

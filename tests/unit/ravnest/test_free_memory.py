@@ -1,9 +1,11 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ravnest.free_memory import free_bytes
+from ravnest.free_memory import free_bytes, give_back_freed
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +68,49 @@ def test_the_groups_that_a_process_lies_in_count_too(tmp_path: Path) -> None:
     assert free_bytes(tmp_path, own) == 600
     own.write_text("0::/../..\n")
     assert free_bytes(tmp_path, own) == 9_000_000
+
+
+OTHER_THREADS = """
+import threading
+from ravnest.free_memory import give_back_freed, share_freed
+assert share_freed()
+import psutil, torch
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+def take(times):
+    # Blocks of 2 MB, each behind a small one that stays: none of them can be at the end of a heap.
+    kept = [(torch.zeros(500_000), torch.zeros(100)) for _ in range(times)]
+    return [small for _, small in kept]
+
+def in_a_thread(times):
+    kept = []
+    thread = threading.Thread(target=lambda: kept.extend(take(times)))
+    thread.start()
+    thread.join()
+    return kept
+
+torch.zeros(8_000_000)  # the allocator takes blocks of that size from its heap from now on
+first = in_a_thread(50)
+once = resident()
+second = in_a_thread(50)
+print((resident() - once) / 1e8)
+give_back_freed()
+print((once - resident()) / 1e8)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has heaps of threads")
+def test_what_one_thread_has_freed_is_used_by_others_and_given_back() -> None:
+    """In a process of its own: 100 MB that one thread has freed are enough for another one's, and go back then."""
+    ended = subprocess.run([sys.executable, "-c", OTHER_THREADS], capture_output=True, text=True, check=True)
+    grown, given_back = map(float, ended.stdout.split())
+    assert grown < 0.5
+    assert given_back > 0.5
+
+
+def test_giving_back_harms_nobody() -> None:
+    kept = bytearray(b"kept" * 1000)
+    give_back_freed()
+    assert kept == b"kept" * 1000

@@ -23,12 +23,37 @@ def test_a_file_tells_shapes_and_precisions_and_gives_tensors(tmp_path):
     save_file(TENSORS, tmp_path / "mine.safetensors")
     files = open_weights(tmp_path / "mine.safetensors")
     file = tmp_path / "mine.safetensors"
+    ends = file.stat().st_size
     assert files.stored == {
-        "a": StoredTensor(file, (2, 3), "F32"),
-        "b": StoredTensor(file, (), "I64"),
-        "c": StoredTensor(file, (4,), "BF16"),
+        "b": StoredTensor(file, (), "I64", ends - 40),
+        "a": StoredTensor(file, (2, 3), "F32", ends - 32),
+        "c": StoredTensor(file, (4,), "BF16", ends - 8),
     }
     assert all(torch.equal(files.read(name), tensor) for name, tensor in TENSORS.items())
+
+
+def test_a_tensor_is_read_in_pieces_also_after_its_file_is_gone(tmp_path):
+    save_file(TENSORS, tmp_path / "mine.safetensors")
+    files = open_weights(tmp_path / "mine.safetensors")
+    pieces = {name: StoredTensors(files, {name: name}).in_pieces(name) for name in TENSORS}
+    (tmp_path / "mine.safetensors").unlink()
+    for name, tensor in TENSORS.items():
+        stored, flat = pieces[name], tensor.reshape(-1)
+        assert (stored.shape, stored.dtype, stored.elements) == (tuple(tensor.shape), tensor.dtype, tensor.numel())
+        for start in range(tensor.numel() + 1):
+            for stop in range(start, tensor.numel() + 1):
+                assert torch.equal(stored.read(start, stop), flat[start:stop])
+
+
+def test_a_file_that_has_become_shorter_cannot_be_read_in_pieces(tmp_path):
+    path = tmp_path / "mine.safetensors"
+    save_file(TENSORS, path)
+    stored = open_weights(path).in_pieces("c")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 2)
+    assert stored.read(0, 3).tolist() == [1, 1, 1]
+    with pytest.raises(InvalidInput, match="cannot be read: it ends before a tensor does"):
+        stored.read(0, 4)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])

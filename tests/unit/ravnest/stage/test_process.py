@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import save_file
 
 from ravnest.checkpoints.own_copies import StoredCopy, digest_of
-from ravnest.errors import NodeLost
+from ravnest.errors import NodeLost, RunFailed
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import process
 from ravnest.stage import shadow_messages as shm
 from ravnest.stage.executor import InlineExecutor
-from ravnest.stage.process import StageProcess, receive_state
+from ravnest.stage.process import StageProcess, receive_state, with_own_memory
 from ring_allreduce.transport import InProcessNetwork, Lane
 from tests.support.local import setups_of, tiny_job
 
@@ -48,6 +48,55 @@ def test_state_is_whole_when_as_much_has_come_as_was_announced(pair):
     assert begin.version == 7
     assert weights["w"].tolist() == [1.0, 1.0]
     assert set(optimizer) == {("w", "exp_avg")}
+
+
+def test_a_tensor_may_come_in_pieces(pair):
+    driver, stage, _ = pair
+    whole = torch.arange(12, dtype=torch.int32).view(3, 4)
+    driver.send("c0.s1", Lane.PIPELINE, m.Begin(tensors=3, version=0))
+    head = {"part": "optimizer", "name": "w", "key": "exp_avg", "shape": (3, 4)}
+    for start, stop in ((0, 5), (5, 10), (10, 12)):
+        driver.send("c0.s1", Lane.BULK, m.StateTensor(**head, start=start), [whole.view(-1)[start:stop]])
+    driver.send("c0.s1", Lane.BULK, m.StateTensor(part="weight", name="e", shape=(0, 2)), [torch.empty(0)])
+    driver.send("c0.s1", Lane.BULK, m.StateTensor(part="weight", name="s", shape=()), [torch.tensor([3.0])])
+    _, weights, optimizer = receive_state(stage)
+    assert torch.equal(optimizer["w", "exp_avg"], whole)
+    assert optimizer["w", "exp_avg"].dtype == torch.int32
+    assert weights["e"].shape == (0, 2)
+    assert weights["s"].tolist() == 3.0
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [((4,), 1, [1.0])],
+        [((4,), 0, [1.0]), ((4,), 2, [1.0])],
+        [((4,), 0, [1.0]), ((4,), 0, [1.0]), ((4,), 0, [1.0] * 5)],
+        [((4,), 0, [1.0]), ((2, 2), 1, [1.0])],
+        [((4,), 0, [1.0]), ((4,), 1, [1])],
+        [((4,), 0, [1.0] * 4), ((4,), 4, [1.0])],
+        [((2, 2), 0, [[1.0, 1.0], [1.0, 1.0]])],
+    ],
+)
+def test_pieces_that_do_not_fit_are_refused(pair, pieces):
+    driver, stage, _ = pair
+    for shape, start, numbers in pieces:
+        message = m.StateTensor(part="weight", name="w", shape=shape, start=start)
+        driver.send("c0.s1", Lane.BULK, message, [torch.tensor(numbers)])
+    with pytest.raises(RunFailed, match="a piece of w that does not follow those before it"):
+        receive_state(stage)
+
+
+def test_tensors_that_share_memory_get_their_own():
+    """A stage changes what it is given, and must not change another weight with it."""
+    alone, shared = torch.arange(4.0).view(2, 2).t(), torch.arange(4.0)
+    given = {"alone": alone, "a": shared, "b": shared.view(2, 2), "part": torch.arange(6.0)[:3]}
+    own = with_own_memory(given)
+    assert own["alone"] is alone
+    assert own["a"] is shared
+    assert all(torch.equal(own[name], given[name]) for name in given)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in own.values()}) == 4
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in own.values())
 
 
 def test_while_it_waits_a_stage_says_that_it_lives_and_how_much_has_come(pair):
@@ -99,7 +148,7 @@ def test_a_process_begins_with_the_state_and_the_version_that_the_driver_sent(mo
     network.connect_all()
     begun = {}
 
-    def record(setup, endpoint, executor, source, weights, optimizer, version):
+    def record(setup, endpoint, executor, source, weights, optimizer, version, *, copy):
         begun.update(weights=weights, optimizer=optimizer, version=version)
         return SimpleNamespace(stopped=True, stands_by=None)
 
@@ -127,7 +176,7 @@ def test_a_process_takes_from_files_of_its_machine_what_they_hold_unless_it_join
     network.connect_all()
     begun = {}
 
-    def record(setup, endpoint, executor, source, weights, optimizer, version):
+    def record(setup, endpoint, executor, source, weights, optimizer, version, *, copy):
         begun.update(weights)
         return SimpleNamespace(stopped=True, stands_by=None)
 
@@ -159,7 +208,9 @@ def test_a_process_that_fails_ends_its_computing_thread_before_its_endpoint(monk
     executor = SimpleNamespace(close=lambda timeout_s: closed.append(("executor", timeout_s)))
     monkeypatch.setattr(process, "ZmqEndpoint", lambda name, **arguments: endpoint)
     monkeypatch.setattr(process, "ThreadExecutor", lambda wake, prepare: executor)
-    monkeypatch.setattr(process, "assemble", lambda *given: SimpleNamespace(stopped=False, turn=lost, stands_by=None))
+    monkeypatch.setattr(
+        process, "assemble", lambda *given, copy: SimpleNamespace(stopped=False, turn=lost, stands_by=None)
+    )
     driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
     with pytest.raises(NodeLost, match="silent for 60 s"):
         StageProcess(setup, "127.0.0.1").run({})
@@ -184,7 +235,7 @@ def test_a_process_that_is_to_end_tells_the_driver_once_and_goes_on(monkeypatch)
         stage.stopped = len(turns) == 5
 
     stage = SimpleNamespace(stopped=False, turn=turn, stands_by=None)
-    monkeypatch.setattr(process, "assemble", lambda *given: stage)
+    monkeypatch.setattr(process, "assemble", lambda *given, copy: stage)
     driver.send(setup.name, Lane.PIPELINE, m.Begin(tensors=0, version=0))
     made = StageProcess(setup, "127.0.0.1")
     made.run({})

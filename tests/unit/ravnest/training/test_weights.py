@@ -285,8 +285,9 @@ def test_a_correction_in_pieces_is_the_whole_one(piece, copied):
 RESUMED = ["adamw", "nadam", "radam", "rmsprop", "rprop", "asgd", "adagrad", "adafactor", "sgd", "soap"]
 
 
+@pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_optimizer_goes_on_bit_for_bit(name):
+def test_a_resumed_optimizer_goes_on_bit_for_bit(name, copy):
     module, weights = make(name=name)
     for x in micro_batches(2):
         accumulate(module, weights, x)
@@ -294,7 +295,7 @@ def test_a_resumed_optimizer_goes_on_bit_for_bit(name):
     resumed_module, _ = make(name=name)
     resumed_module.load_state_dict(module.state_dict())
     resumed = VersionedWeights(resumed_module, OptimizerConfig(name=name, lr=0.05), version=weights.version)
-    resumed.load_optimizer_state(weights.optimizer_state())
+    resumed.load_optimizer_state(weights.optimizer_state(), copy=copy)
     for x in micro_batches(4)[2:]:
         for one, its in ((module, weights), (resumed_module, resumed)):
             accumulate(one, its, x)
@@ -314,6 +315,18 @@ def test_optimizer_state_is_a_copy():
     for tensor in state.values():
         tensor.zero_()
     assert float(weights.optimizer_state()["first.weight", "exp_avg"].abs().sum()) > 0
+
+
+def test_optimizer_state_is_taken_over_without_a_copy_where_that_is_allowed():
+    module, weights = make()
+    accumulate(module, weights, micro_batches(1)[0])
+    weights.step(0.05)
+    given = weights.optimizer_state()
+    for copy in (True, False):
+        weights.load_optimizer_state(given, copy=copy)
+        held = {place: weights.state_of(place[0])[place[1]] for place in given}
+        assert all(torch.equal(held[place], given[place]) for place in given)
+        assert all((held[place].data_ptr() == given[place].data_ptr()) is not copy for place in given)
 
 
 @pytest.mark.parametrize(

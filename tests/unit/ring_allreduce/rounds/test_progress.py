@@ -159,6 +159,13 @@ def test_members_and_anchor_stay_together_over_many_rounds():
         torch.testing.assert_close(member.weights, anchors[0], rtol=1e-6, atol=1e-6)
 
 
+def test_the_start_is_copied_unless_it_may_be_taken_over():
+    start = torch.zeros(ELEMENTS)
+    kept, taken = Progress(start), Progress(start, copy=False)
+    assert kept.anchor.data_ptr() != start.data_ptr()
+    assert taken.anchor.data_ptr() == start.data_ptr()
+
+
 def test_merge_leaves_the_average_as_it_is():
     progress = Progress(torch.zeros(3))
     progress.snapshot(1, torch.ones(3))
