@@ -204,10 +204,6 @@ class ComputeTasks:
             case _:
                 assert_never(instruction)
 
-    def _snapshot(self, number: int) -> list[SegmentContribution]:
-        with self._rounds.still:
-            return self._rounds.snapshot(number, self._compute.take_samples())
-
     def _update(self, norm_sq: float | None, staleness: Sequence[int]) -> tuple[float, tuple[float, ...]]:
         with self._rounds.sending.changing("update"):
             done = self._compute.update(norm_sq, staleness)
@@ -219,7 +215,8 @@ class ComputeTasks:
         """Take the progress for a round. Before its vectors are made, what has been freed goes back to the kernel: so
         a stage's process holds little more than its tensors, and a round takes longer than such pages cost."""
         give_back_freed()
-        return self._rounds.snapshot(number, self._compute.take_samples())
+        with self._rounds.still:
+            return self._rounds.snapshot(number, self._compute.take_samples())
 
     def _merge(self, number: int, averages: Mapping[int, SegmentAverage], save: bool) -> list[StateFile]:
         """Move the anchor. Returns the files of the stage's state where it is to be saved in a checkpoint."""
