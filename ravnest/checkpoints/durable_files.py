@@ -51,7 +51,7 @@ class DurableFiles:
 
     def append_bytes(self, path: Path, data: bytes | memoryview) -> None:
         """Write to the end of a file."""
-        self._write(path, data, os.O_APPEND)
+        self._write(path, data, os.O_CREAT | os.O_APPEND)
 
     def sync_file(self, path: Path) -> None:
         """Wait until the contents of a file are on the disk."""

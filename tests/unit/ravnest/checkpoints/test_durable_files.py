@@ -124,3 +124,11 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
     opened(monkeypatch, refuse=errno.ENOSPC)
     with pytest.raises(OSError, match="refused"):
         written(tmp_path / "file", DurableFiles())
+
+
+@pytest.mark.parametrize("size", [1, BLOCK_BYTES])
+def test_a_file_begins_with_what_is_appended_first(tmp_path, size):
+    files = DurableFiles()
+    for _ in range(2):
+        files.append_bytes(tmp_path / "curve.jsonl", bytes(size))
+    assert (tmp_path / "curve.jsonl").stat().st_size == 2 * size
