@@ -1,7 +1,8 @@
 """A run's metrics for TensorBoard.
 
 In: the metrics.jsonl of a run, which may still be going on. Out: event files. A cluster's losses, learning rate and
-staleness are drawn over its own samples or updates, and figures of the whole fleet over the fleet's samples.
+staleness are drawn over its own samples or updates, which of one that joined count from where its schedule begins; and
+figures of the whole fleet over the fleet's samples.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
