@@ -24,6 +24,7 @@ from ravnest.checkpoints.manifest import FileEntry, Manifest, decode_manifest, e
 from ravnest.checkpoints.weight_files import headers
 from ravnest.collaboration import messages as collaboration
 from ravnest.collaboration.invitation import Invitation, read_invitation
+from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import Form, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import messages as table
@@ -167,6 +168,7 @@ _COLLABORATION = Envelope(collaboration.COLLABORATION, TOKEN, MOST_BYTES)
 _EXPERTS = Envelope(experts.codec(), TOKEN, MOST_BYTES)
 
 _FORMS = [Form("gradients", torch.float32, 300, "int8"), Form("statistics", torch.float32, 2)]
+_PACKING = Packing(_FORMS)
 
 
 def _messages(data: bytes, envelope: Envelope) -> Iterator[tuple[Message, tuple[torch.Tensor, ...]]]:
@@ -186,7 +188,7 @@ def _contribution(data: bytes) -> object:
     visitor = Visitor(1, 0.0)
     for message, tensors in _messages(data, _COLLABORATION):
         if isinstance(message, collaboration.TransferMessage):
-            visitor.begin(message, _FORMS, 64)
+            visitor.begin(message, _PACKING, 64)
         elif isinstance(message, collaboration.TensorMessage | collaboration.PieceMessage):
             whole = visitor.take(message, tensors)
             if whole is not None and not (

@@ -20,6 +20,10 @@ from tests.races.interleaving import Interleaving
 
 KEYS = Keys(KeyPair.make(), {})
 
+PATIENCE = 100
+"""How often who waits with a time-out lets others go on. Lines that end send what is queued for some such waits, in
+which the other end has to have its turns."""
+
 
 class Number(Message, frozen=True, kw_only=True, tag="number"):
     """So many messages came before it, from one thread."""
@@ -55,13 +59,13 @@ class Served:
                     self._done = True
 
         class Selector(selectors.SelectSelector):
-            """Who waits lets others go on."""
+            """Who waits lets others go on: for ever, or PATIENCE times where there is a time-out."""
 
             def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-                while not (ready := super().select(0)):
+                waited = 0
+                while not (ready := super().select(0)) and (timeout is None or waited < PATIENCE):
                     schedule.give_way()
-                    if timeout is not None:
-                        break
+                    waited += 1
                 return ready
 
         with (

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +112,7 @@ class Start:
     optimizer: Mapping[str, Mapping[tuple[str, str], Tensor]]
     updates: Mapping[str, int]
     samples: int
+    unmade: Mapping[str, int] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=32)

@@ -439,8 +439,8 @@ def test_a_run_that_is_saved_because_nobody_stays_is_told_to_begin_again(tmp_pat
             if not stage.stopped:
                 stage.turn(0.0)
         if turn == 100:
-            (drain,) = bench.control.leave("c0", "it was asked to")
-            bench.driver.send(drain.peer, Lane.PIPELINE, drain.message)
+            for told in bench.control.leave("c0", "it was asked to"):
+                bench.driver.send(told.peer, Lane.PIPELINE, told.message)
             bench.news.ends.append(StageEnded("c1.s0", None, "its process was killed"))
             bench.now_s += 1.0
         if bench.control.phase is ins.RunPhase.DONE:
