@@ -318,7 +318,7 @@ def _bar(progress: ProgressEvent, round_number: int, width: int) -> RenderableTy
     room = min(_WIDEST_BAR, width - len(words) - 1 if beside else width)
     bar = Bar(BarColumn(bar_width=room), *([TextColumn("{task.description}")] if beside else []))
     by_time = total is None and progress.stop_s is not None
-    of, completed = (progress.stop_s, progress.elapsed_s) if by_time else (total, progress.samples)
+    of, completed = (progress.stop_s, int(progress.elapsed_s)) if by_time else (total, progress.samples)
     bar.add_task(words, total=of, completed=completed)
     return bar if beside else Group(bar, Text(words, no_wrap=False, overflow="fold"))
 
