@@ -50,7 +50,6 @@ class HandedOn(Protocol):
 
 @dataclass
 class _Taking:
-    giver: str
     request: int
     parts: list[Part] = field(default_factory=list)
     filled: int = 0
@@ -66,7 +65,8 @@ class ProgressHanding:
         """By who asked and ring: the number of the request that is still to be answered."""
         self._send: list[Send] = []
         self._next = 1
-        self._taking: dict[int, _Taking] = {}
+        self._taking: dict[tuple[int, str], _Taking] = {}
+        """By ring and giver, as several clusters may hand on to one: what has come in part."""
         self._taken: dict[tuple[int, str], list[Part]] = {}
         self._lock = threading.Lock()
         self._due: dict[int, list[tuple[int, Part]]] = {}
@@ -108,7 +108,7 @@ class ProgressHanding:
         gone = set(peers)
         self._send = [each for each in self._send if each[0] not in gone]
         self._asked = {key: request for key, request in self._asked.items() if key[0] not in gone}
-        self._taking = {ring: each for ring, each in self._taking.items() if each.giver not in gone}
+        self._taking = {key: each for key, each in self._taking.items() if key[1] not in gone}
 
     def clear(self) -> None:
         """Another driver takes over, which knows of nothing that was handed on."""
@@ -139,7 +139,7 @@ class ProgressHanding:
         if giver not in self._rounds.rings.takers(ring):
             return  # it is lost by now
         self._taken.pop((ring, giver), None)
-        self._taking[ring] = _Taking(giver, self._next)
+        self._taking[ring, giver] = _Taking(self._next)
         self._send.append((giver, dm.ProgressAsked(ring=ring, request=self._next), []))
         self._next += 1
 
@@ -155,13 +155,14 @@ class ProgressHanding:
             self._due.setdefault(order.ring, []).append((order.from_round, whole))
 
     def _piece(self, sender: str, piece: dm.ProgressPiece, tensors: Sequence[Tensor]) -> None:
-        taking = self._taking.get(piece.ring)
-        if taking is None or (taking.giver, taking.request) != (sender, piece.request):
+        key = piece.ring, sender
+        taking = self._taking.get(key)
+        if taking is None or taking.request != piece.request:
             return  # of a request that was given up
         try:
             self._check(taking, piece, tensors)
         except InvalidInput as error:
-            del self._taking[piece.ring]
+            del self._taking[key]
             self._send.append((m.DRIVER, dm.SourceFailed(ring=piece.ring, donor=sender, reason=str(error)), []))
             return
         if not piece.offset:
@@ -171,7 +172,7 @@ class ProgressHanding:
         taking.parts[-1].progress[taking.filled : taking.filled + tensors[0].numel()] = tensors[0]
         taking.filled += tensors[0].numel()
         if piece.last:
-            self._taken[piece.ring, sender] = self._taking.pop(piece.ring).parts
+            self._taken[key] = self._taking.pop(key).parts
             told = dm.ProgressTaken(ring=piece.ring, giver=sender, updates=piece.updates)
             self._send.append((m.DRIVER, told, []))
 

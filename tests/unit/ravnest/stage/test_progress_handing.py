@@ -81,6 +81,29 @@ def test_where_all_has_counted_nothing_is_added_and_nothing_held():
     assert pair.taker.held_bytes == 0
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_one_stage_takes_of_several_in_one_ring_at_the_same_time(together):
+    givers = {name: Rounds([part(1, 4, value)]) for name, value in (("giver", 1.0), ("other", 10.0))}
+    hands = {name: ProgressHanding(rounds) for name, rounds in givers.items()}
+    rounds = Rounds()
+    rounds.rings.takers = lambda ring: ("giver", "other")
+    taker = ProgressHanding(rounds)
+    sources = [tuple((0, name) for name in givers)] if together else [((0, name),) for name in givers]
+    for each in sources:
+        taker.take(Delivery(m.DRIVER, 0, dm.TakeProgress(sources=each), ()))
+    for peer, header, tensors in list(taker.pieces()):
+        hands[peer].take(Delivery("taker", 0, header, tuple(tensors)))
+    sent = [[(name, *piece) for piece in hand.pieces()] for name, hand in hands.items()]
+    for of_one, of_other in zip(*sent, strict=True):  # in turns
+        for name, _, header, tensors in (of_one, of_other):
+            taker.take(Delivery(name, 0, header, tuple(tensors)))
+    told = [header for peer, header, _ in taker.pieces() if peer == m.DRIVER]
+    assert told == [dm.ProgressTaken(ring=0, giver=name, updates=5) for name in givers]
+    for name in givers:
+        taker.take(Delivery(m.DRIVER, 0, dm.AddProgress(ring=0, giver=name, from_round=1, counted=()), ()))
+    assert sorted(float(each.progress[1]) for each in taker.due(0, 1)) == [1.0, 10.0]
+
+
 def test_nothing_is_added_of_who_was_not_whole():
     pair = Pair(part(3, 8, 1.0)).ask()
     pair.add()
