@@ -20,26 +20,6 @@ def calls_that_are_asked_while_their_client_closes(seed: int) -> None:
     schedule = Interleaving(seed, [client])
     bodies: list[Callable[[], None]] = []
 
-    class Thread:
-        """Who owns the calls: one more body of the schedule."""
-
-        def __init__(self, *, target: Callable[[], None], name: str, daemon: bool) -> None:
-            self._target, self._done = target, False
-            bodies.append(self._body)
-
-        def start(self) -> None:
-            pass
-
-        def join(self, timeout_s: float) -> None:
-            while not self._done:
-                schedule.give_way()
-
-        def _body(self) -> None:
-            try:
-                self._target()
-            finally:
-                self._done = True
-
     class Endpoint:
         """It reaches nobody."""
 
@@ -74,7 +54,7 @@ def calls_that_are_asked_while_their_client_closes(seed: int) -> None:
         mock.patch.object(client, "caller_entry"),
         mock.patch.object(client, "member_withdrawal"),
     ):
-        with mock.patch.object(threading, "Thread", Thread):
+        with mock.patch.object(threading, "Thread", schedule.thread_class(bodies)):
             asked = client.ExpertsClient(config, table, Endpoint(), b"")  # type: ignore[arg-type] # have what is used
         futures: list[Future[Answered | Failed]] = []
 

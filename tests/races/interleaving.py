@@ -63,6 +63,31 @@ class Interleaving:
         if self._errors:
             raise self._errors[0]
 
+    def thread_class(self, bodies: list[Callable[[], None]]) -> type:
+        """A class in the place of threading.Thread: what such a thread is to do is added to `bodies`, and is one more
+        body of the schedule. Who joins it gives way until it has ended."""
+        schedule = self
+
+        class Thread:
+            def __init__(self, *, target: Callable[[], None], name: str, daemon: bool) -> None:
+                self._target, self._done = target, False
+                bodies.append(self._body)
+
+            def start(self) -> None:
+                pass
+
+            def join(self, timeout_s: float) -> None:
+                while not self._done:
+                    schedule.give_way()
+
+            def _body(self) -> None:
+                try:
+                    self._target()
+                finally:
+                    self._done = True
+
+        return Thread
+
     def give_way(self) -> None:
         """Let a thread go on that is drawn, which may be this one; nothing happens outside of a schedule."""
         mine = self._now

@@ -36,27 +36,6 @@ class Served:
 
     def __init__(self, schedule: Interleaving) -> None:
         self.bodies: list[Callable[[], None]] = []
-        served = self
-
-        class Thread:
-            """Who owns the sockets: one more body of the schedule."""
-
-            def __init__(self, *, target: Callable[[], None], name: str, daemon: bool) -> None:
-                self._target, self._done = target, False
-                served.bodies.append(self._body)
-
-            def start(self) -> None:
-                pass
-
-            def join(self, timeout_s: float) -> None:
-                while not self._done:
-                    schedule.give_way()
-
-            def _body(self) -> None:
-                try:
-                    self._target()
-                finally:
-                    self._done = True
 
         class Selector(selectors.SelectSelector):
             """Who waits lets others go on: for ever, or PATIENCE times where there is a time-out."""
@@ -70,7 +49,7 @@ class Served:
 
         with (
             schedule.locks(),
-            mock.patch.object(threading, "Thread", Thread),
+            mock.patch.object(threading, "Thread", schedule.thread_class(self.bodies)),
             mock.patch.object(selectors, "DefaultSelector", Selector),
         ):
             self.here, self.there = (Lines(Codec([Number]), bytes(16)) for _ in range(2))

@@ -7,7 +7,7 @@ import torch
 
 from ravnest.driver.instructions import RunPhase
 from tests.support.local import local_run, tiny_job
-from tests.unit.ravnest.driver.test_in_process_leaving import counted, leave
+from tests.unit.ravnest.driver.test_in_process_leaving import come_and_go, counted, leave
 from tests.unit.ravnest.driver.test_in_process_rejoining import anchors_agree, forward
 
 JOB = {"average_every": 100_000, "stop": {"samples": 480}}
@@ -185,19 +185,11 @@ def test_at_any_moment_nothing_is_lost_of_who_leaves_and_nothing_counts_twice(se
 
     for stage in run.stages.values():
         hold(stage)
-    for _ in range(14):
+
+    def change():
         stuck["now"] = chance.random() < 0.6
-        forward(run, chance.randrange(50))
-        if run.control.phase is not RunPhase.TRAINING:
-            break
-        clusters = run.control.clusters
-        cluster = chance.choice(["c0", "c1", "c2"])
-        if cluster not in clusters:
-            run.rejoin(cluster)
-        elif chance.random() < 0.7:
-            leave(run, cluster)
-        elif len(clusters.staying) > 1:
-            run.lose(chance.choice([name for name in run.stages if name.startswith(cluster)]))
+
+    come_and_go(run, chance, most=50, before=change)
     stuck["now"] = False
     run.run()
     assert run.control.phase is RunPhase.DONE

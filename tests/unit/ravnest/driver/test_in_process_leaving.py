@@ -20,6 +20,24 @@ def counted(run):
     return 4 * sum(len(losses) for losses in run.result.losses.values())
 
 
+def come_and_go(run, chance, most, before=lambda: None):
+    """Let clusters leave, be lost and join again by chance, after less than `most` turns each time. `before`: what
+    happens before the turns."""
+    for _ in range(14):
+        before()
+        forward(run, chance.randrange(most))
+        if run.control.phase is not RunPhase.TRAINING:
+            break
+        clusters = run.control.clusters
+        cluster = chance.choice(["c0", "c1", "c2"])
+        if cluster not in clusters:
+            run.rejoin(cluster)
+        elif chance.random() < 0.65:
+            leave(run, cluster)
+        elif len(clusters.staying) > 1:
+            run.lose(chance.choice([name for name in run.stages if name.startswith(cluster)]))
+
+
 @pytest.mark.parametrize(("turns", "every", "max_lag"), [(1, 48, 1), (40, 48, 2), (50, 100_000, 1)])
 def test_what_it_has_made_is_averaged_before_it_goes(turns, every, max_lag):
     """Even where the next round is far away: one is made for it."""
@@ -93,18 +111,7 @@ def test_clusters_that_leave_die_and_come_back_at_any_moment_leave_equal_anchors
         parts=(2, 1, 3),
         order=lambda stages: chance.sample(stages, k=chance.randint(1, len(stages))) if stages else stages,
     )
-    for _ in range(14):
-        forward(run, chance.randrange(40))
-        if run.control.phase is not RunPhase.TRAINING:
-            break
-        clusters = run.control.clusters
-        cluster = chance.choice(["c0", "c1", "c2"])
-        if cluster not in clusters:
-            run.rejoin(cluster)
-        elif chance.random() < 0.6:
-            leave(run, cluster)
-        elif len(clusters.staying) > 1:
-            run.lose(chance.choice([name for name in run.stages if name.startswith(cluster)]))
+    come_and_go(run, chance, most=40)
     run.run()
     assert run.control.phase is RunPhase.DONE
     assert anchors_agree(run)
