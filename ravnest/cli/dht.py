@@ -185,10 +185,8 @@ def _with_table(
         raise InvalidInput("expected the address of a node of the table, as HOST:PORT", key="--peer")
 
     async def run() -> _Result:
-        listen = ["0.0.0.0:0", "[::]:0"] if any(one.startswith("[") for one in peers) else ["0.0.0.0:0"]
-        table = await HashTable.opened(
-            listen, peers, identity=_identity(key_file), outwards_only=True, deadline_s=deadline_s
-        )
+        identity = _identity(key_file)
+        table = await HashTable.opened(None, peers, identity=identity, outwards_only=True, deadline_s=deadline_s)
         try:
             return await use(table)
         finally:

@@ -112,7 +112,7 @@ def show(
     if not peer:
         raise InvalidInput("expected the address of a node of the table, as HOST:PORT", key="--peer")
     try:
-        table = TableThread(["0.0.0.0:0"], peer, new_identity(), outwards_only=True)
+        table = TableThread(None, peer, new_identity(), outwards_only=True)
     except InvalidInput as error:
         raise _with_option(error) from error
 
@@ -140,6 +140,8 @@ def show(
     if document["hosts"]:
         show_hosts(document["hosts"], out)
     out.print(f"callers: {len(document['callers'])}", highlight=False)
+    if not document["complete"]:
+        out.print("the time was over before all was read: there may be more", highlight=False)
 
 
 def _document(config: ExpertsConfig, seen: Seen) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _document(config: ExpertsConfig, seen: Seen) -> dict[str, Any]:
     hosts = [
         {
             "host": name,
-            "address": f"{news.at.host}:{news.at.pipeline_port}",
+            "address": f"{f'[{at.host}]' if ':' in at.host else at.host}:{at.pipeline_port}",
             "experts": sorted(expert_text(one) for one, claim in seen.claims.items() if claim.value.member == name),
             "most_experts": news.most_experts,
             "samples_per_s": news.samples_per_s,
@@ -157,6 +159,7 @@ def _document(config: ExpertsConfig, seen: Seen) -> dict[str, Any]:
             "updates": news.updates,
         }
         for name, news in sorted((name, one.value) for name, one in seen.hosts.items())
+        for at in (news.at,)
     ]
     whole = {"name": config.name, "experts": len(config.places), "hosted": len(seen.claims), "hosts": hosts}
     return {**whole, "callers": sorted(seen.callers), "complete": seen.complete}

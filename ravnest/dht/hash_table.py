@@ -7,6 +7,7 @@ deadline, at which it ends with what there is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import time
@@ -47,6 +48,8 @@ GRACE_S = 5.0
 RESOLVE_S = 10.0
 """For the name service to say where a peer is."""
 
+ANYWHERE = {socket.AF_INET: "0.0.0.0:0", socket.AF_INET6: "[::]:0"}
+
 SURVEY_SEARCHES = 16
 
 MOST_TURNS = 256
@@ -70,18 +73,42 @@ def parsed_endpoint(text: str, key: str | None = None) -> tuple[str, int]:
 
 
 async def resolved(peers: Sequence[str], key: str | None = None) -> list[Address]:
-    """The addresses of peers ("host:port"), all that the name service knows. Raises InvalidInput for a wrong one."""
-    loop, found = asyncio.get_running_loop(), []
-    for peer in peers:
-        host, port = parsed_endpoint(peer, key)
-        if port == 0:
-            raise InvalidInput(f"expected the port at which the peer listens, not {peer!r}", key=key)
-        try:
-            answers = await asyncio.wait_for(loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM), RESOLVE_S)
-        except (OSError, TimeoutError, UnicodeError) as error:
-            raise InvalidInput(f"the name service does not know {peer!r}: {error}", key=key) from error
-        found += [_address(address) for _, _, _, _, address in answers]
+    """The addresses of peers ("host:port"), all that the name service knows. Raises InvalidInput for a wrong one, and
+    where the name service knows none of them: one that is gone keeps nobody from joining through the others."""
+    loop = asyncio.get_running_loop()
+    endpoints = [_endpoint_of_peer(peer, key) for peer in peers]
+    asked = [loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM) for host, port in endpoints]
+    answers = await asyncio.gather(*(asyncio.wait_for(one, RESOLVE_S) for one in asked), return_exceptions=True)
+    found: list[Address] = []
+    unknown: InvalidInput | None = None
+    for peer, answer in zip(peers, answers, strict=True):
+        if isinstance(answer, OSError | TimeoutError | UnicodeError):
+            unknown = InvalidInput(f"the name service does not know {peer!r}: {answer}", key=key)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found += [_address(address) for _, _, _, _, address in answer]
+    if unknown is not None and not found:
+        raise unknown
     return list(dict.fromkeys(found))
+
+
+def _endpoint_of_peer(peer: str, key: str | None) -> tuple[str, int]:
+    host, port = parsed_endpoint(peer, key)
+    if port == 0:
+        raise InvalidInput(f"expected the port at which the peer listens, not {peer!r}", key=key)
+    return host, port
+
+
+def _towards(addresses: Sequence[Address]) -> list[str]:
+    """Where to listen, at any port, to reach these: for IPv4, IPv6 or both, as this machine has a way there."""
+    found = {}
+    for address in addresses:
+        family = socket.AF_INET if len(address.ip) == 4 else socket.AF_INET6
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((socket.inet_ntop(family, address.ip), address.port))  # sends nothing
+            found[family] = ANYWHERE[family]
+    return list(found.values()) or [ANYWHERE[socket.AF_INET]]
 
 
 class HashTable:
@@ -102,7 +129,7 @@ class HashTable:
     @classmethod
     async def opened(
         cls,
-        listen: Sequence[str],
+        listen: Sequence[str] | None,
         peers: Sequence[str] = (),
         *,
         identity: Identity | None = None,
@@ -112,12 +139,18 @@ class HashTable:
         deadline_s: float = DEADLINE_S,
     ) -> HashTable:
         """Listen at these addresses ("address:port"; port 0 for any; IPv4, IPv6, or one of each) and join through
-        any of the peers. Without peers a new table begins.
+        any of the peers. Without peers a new table begins. None: at any port, by which the peers can be reached.
 
         identity: a new one without it. outwards_only: for a node that others cannot reach; it keeps nothing.
         Raises InvalidInput for a wrong address and TableUnreachable when no peer answers within `deadline_s`.
         """
-        ip_bytes = frozenset(16 if ":" in parsed_endpoint(one, "listen")[0] else 4 for one in listen)
+        addresses = await resolved(peers, "peer")
+        at = _towards(addresses) if listen is None else listen
+        ip_bytes = frozenset(16 if ":" in parsed_endpoint(one, "listen")[0] else 4 for one in at)
+        if peers and not any(len(one.ip) in ip_bytes for one in addresses):
+            kind, other = ("IPv4", "IPv6") if 4 in ip_bytes else ("IPv6", "IPv4")
+            message = f"expected a peer with an address of {kind}, as this node listens at {', '.join(at)}"
+            raise InvalidInput(f"{message}; {', '.join(peers)} has {other} only", key="peer")
         node = HashTableNode(
             identity or new_identity(),
             secrets.token_bytes,
@@ -128,9 +161,8 @@ class HashTable:
         )
         table = cls(node)
         try:
-            for address in listen:
+            for address in at:
                 await table._listen(address)
-            addresses = await resolved(peers, "peer")
             joined = await table._asked(lambda call: JoinAsked(call, tuple(addresses), deadline_s), deadline_s)
             assert isinstance(joined, AnswerJoin)
             if peers and not joined.reached:

@@ -43,6 +43,12 @@ SEARCH_DEADLINE_S = 30.0
 RENEWED_AFTER = 1 / 3
 """The part of its lifetime after which an entry is stored anew."""
 
+RENEWED_EARLY = 1 / 12
+"""The part of its lifetime by which it may be stored earlier, with others of its key: that takes one search."""
+
+MOST_TOGETHER = 64
+"""Entries that are renewed by one search; they are sent message by message."""
+
 
 @dataclass(frozen=True)
 class Health:
@@ -81,7 +87,10 @@ class HashTableNode:
         self._core = Core(identity, draw, listens=listens, rules=rules or Rules(), limits=limits, ip_bytes=ip_bytes)
         self._searches = Searches(self._core)
         self._peers: tuple[Address, ...] = ()
-        self._renewed: dict[tuple[bytes, bytes], Entry] = {}
+        self._renewed: dict[bytes, dict[bytes, tuple[Entry, float]]] = {}
+        """By key and subkey: what is renewed, and when."""
+        self._renews_s: dict[bytes, float] = {}
+        """By key: when the first of these is due."""
         self._issued_s = 0.0
         self._started = False
 
@@ -114,7 +123,7 @@ class HashTableNode:
             keys=core.store.keys(),
             record_bytes=core.store.bytes,
             refused_records=core.answers.refused,
-            renewed_entries=len(self._renewed),
+            renewed_entries=sum(map(len, self._renewed.values())),
             requests_sent=core.requests.sent,
             requests_failed=core.requests.failed,
             round_trip_s=core.requests.round_trip_s,
@@ -181,16 +190,35 @@ class HashTableNode:
 
     def _renew_later(self, entry: Entry, now_s: float) -> None:
         """Renew this entry from now on if it says so, and no longer what was stored in its place before."""
-        place = entry.key, entry.subkey
-        self._renewed.pop(place, None)
+        of_key = self._renewed.setdefault(entry.key, {})
+        of_key.pop(entry.subkey, None)
         if entry.renewed and entry.value:
-            self._renewed[place] = entry
-            self._core.at(now_s + RENEWED_AFTER * entry.lifetime_s, partial(self._renew, entry))
+            of_key[entry.subkey] = entry, now_s + RENEWED_AFTER * entry.lifetime_s
+        self._wait_to_renew(entry.key, now_s)
 
-    def _renew(self, entry: Entry, now_s: float) -> None:
-        if self._renewed.get((entry.key, entry.subkey)) is entry:
-            self._spread([self._signed(entry, now_s)], now_s)
-            self._core.at(now_s + RENEWED_AFTER * entry.lifetime_s, partial(self._renew, entry))
+    def _wait_to_renew(self, key: bytes, now_s: float) -> None:
+        of_key = self._renewed[key]
+        if not of_key:
+            del self._renewed[key]
+            self._renews_s.pop(key, None)
+            return
+        first_s = min(due_s for _, due_s in of_key.values())
+        known_s = self._renews_s.get(key)
+        if known_s is None or first_s < known_s:
+            self._renews_s[key] = first_s
+            self._core.at(first_s, partial(self._renew, key, first_s))
+
+    def _renew(self, key: bytes, at_s: float, now_s: float) -> None:
+        if self._renews_s.get(key) != at_s:
+            return  # another time has come before it, or nothing of this key is renewed any more
+        del self._renews_s[key]
+        of_key = self._renewed[key]
+        due = [one for one, due_s in of_key.values() if due_s <= now_s + RENEWED_EARLY * one.lifetime_s]
+        for entry in due:
+            of_key[entry.subkey] = entry, now_s + RENEWED_AFTER * entry.lifetime_s
+        for start in range(0, len(due), MOST_TOGETHER):
+            self._spread([self._signed(entry, now_s) for entry in due[start : start + MOST_TOGETHER]], now_s)
+        self._wait_to_renew(key, now_s)
 
     def _maintain(self, now_s: float) -> None:
         core = self._core

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+from cluster_planner import format_count
 from ravnest.dht import KeyIdentity, new_identity
 from ravnest.errors import ExpertsUnavailable, InvalidInput
 from ravnest.experts.announcements import caller_entry, member_withdrawal
@@ -74,8 +75,7 @@ class ExpertsClient(Caller):
             raise InvalidInput("expected the address of a node of the table, as HOST:PORT", key="peers")
         identity = identity or new_identity()
         name = member_name(label, identity.public_key)
-        wildcard = "[::]:0" if ":" in host else "0.0.0.0:0"
-        table = TableThread([wildcard], peers, identity, outwards_only=True)
+        table = TableThread(None, peers, identity, outwards_only=True)
         try:
             endpoint = members_endpoint(name, identity, token, config.name, host)
         except BaseException:
@@ -103,7 +103,10 @@ class ExpertsClient(Caller):
         return self._calls.usable(time.monotonic())
 
     def find(self, search: BeamSearch) -> list[list[tuple[Expert, str]]]:
-        """The best experts of each sample that a usable host has, and their hosts."""
+        """The best experts of each sample that a usable host has, and their hosts. Raises ExpertsUnavailable once it is
+        closed."""
+        if self._closing.is_set():
+            raise ExpertsUnavailable(f"the client that asks the experts of {self.config.name!r} is closed")
         return self.directory.find(search, self.usable())
 
     def wait_for_experts(self, count: int, timeout_s: float = 60.0) -> None:
@@ -114,8 +117,11 @@ class ExpertsClient(Caller):
             if found >= count:
                 return
             time.sleep(WAIT_STEP_S)
+        named, usable = len(self.directory.hosts), len(self.usable())
+        seen = f"of {format_count(named, 'host')} in the table {usable} answer"
         raise ExpertsUnavailable(
-            f"{found} experts of {self.config.name!r} can be called, {count} were expected within {timeout_s:g} s"
+            f"{found} experts of {self.config.name!r} can be called, {count} were expected within {timeout_s:g} s: "
+            + (seen if named else "the table names no host (have all the same token, and clocks that agree?)")
         )
 
     def answer_times(self) -> Mapping[str, float | None]:

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
 from ravnest.dht import HashTable
@@ -147,7 +147,7 @@ class Directory:
             found = self._table.run(lambda node: node.get(self._grid.hosts_key, thorough=True, deadline_s=TABLE_S))
             try:
                 records = found.result(2 * TABLE_S).records
-            except TimeoutError:
+            except (TimeoutError, CancelledError):  # the latter where the table's node was closed meanwhile
                 records = None
             if records is not None:
                 news = self._grid.members(records, HostNews)

@@ -28,7 +28,7 @@ class TableThread:
 
     def __init__(
         self,
-        listen: Sequence[str],
+        listen: Sequence[str] | None,
         peers: Sequence[str],
         identity: KeyIdentity,
         *,

@@ -7,7 +7,7 @@ In: the job's section `experts`, and the programs of a stage. Out: open clients,
 import socket
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +151,7 @@ def _open(table: ExpertsTableConfig | None, described: Collection[str], job_file
                 raise InvalidInput(message, path=str(job_file), key="model", hint="give each grid a name of its own")
             if known is not None:
                 continue
-            host = own_address(table.peers[0])
+            host = own_address(table.peers)
             with naming(job_file, "experts.token_file"):
                 token = shared_token(_token_file(table, job_file), host, config.name)
             with naming(job_file, "experts.peers"):
@@ -222,17 +222,23 @@ def grids_asked(table: ExpertsTableConfig | None) -> list[GridAsked]:
     return found
 
 
-def own_address(peer: str) -> str:
-    """This machine's address on the way to a peer, "HOST:PORT". Nothing is sent. Raises InvalidInput."""
-    host, _, port = peer.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"expected HOST:PORT, which can be reached, not {peer!r}: {error}", key="peers") from error
+def own_address(peers: Sequence[str]) -> str:
+    """This machine's address on the way to the first peer, "HOST:PORT", to which it has one: a peer may be gone.
+
+    Nothing is sent. Raises InvalidInput.
+    """
+    wrong: InvalidInput | None = None
+    for peer in peers:
+        host, _, port = peer.rpartition(":")
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, address = found[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except (OSError, ValueError) as error:
+            wrong = InvalidInput(f"expected HOST:PORT, which can be reached, not {peer!r}: {error}", key="peers")
+    raise wrong or InvalidInput("expected the address of a node of the table, as HOST:PORT", key="peers")
 
 
 def _token_file(table: ExpertsTableConfig, job_file: str | Path) -> Path | None:

@@ -66,6 +66,24 @@ def test_ipv6_and_ipv4_nodes_meet_through_one_that_has_both() -> None:
     asyncio.run(run())
 
 
+def test_who_only_opens_connections_reaches_peers_of_either_kind_and_one_whose_name_is_gone_keeps_nobody_out() -> None:
+    async def run() -> None:
+        six, four = await HashTable.opened(["[::1]:0"]), await HashTable.opened(["127.0.0.1:0"])
+        peers = [str(table.addresses[0]) for table in (six, four)]
+        for peer in peers:
+            reader = await HashTable.opened(None, ["nobody.invalid:7700", peer], outwards_only=True)
+            assert (await reader.store(entry(b"k")))[0].kept == 1
+            await reader.close()
+        with pytest.raises(InvalidInput, match="peer: expected a peer with an address of IPv4"):
+            await HashTable.opened(["127.0.0.1:0"], peers[:1])
+        with pytest.raises(InvalidInput, match="peer: the name service does not know 'nobody"):
+            await HashTable.opened(None, ["nobody.invalid:7700"])
+        await six.close()
+        await four.close()
+
+    asyncio.run(run())
+
+
 def test_answers_that_came_while_a_process_did_not_run_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Find] = []
 

@@ -53,8 +53,8 @@ def test_a_wrong_file_is_told_with_its_name_and_key(command: str, tmp_path: Path
 
 
 def test_hosts_are_a_table_a_document_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    news = HostNews(Listens("attic", "192.0.2.7", 7800, 7801), 1, 4, 12.5, 0.25, 99)
-    seen = Seen({"attic": Dated(news, 1e10)}, {}, {(0, 1): Dated(Claim(1, 0, "attic"), 1e10)}, complete=True)
+    news = HostNews(Listens("attic", "2001:db8::7", 7800, 7801), 1, 4, 12.5, 0.25, 99)
+    seen = Seen({"attic": Dated(news, 1e10)}, {}, {(0, 1): Dated(Claim(1, 0, "attic"), 1e10)}, complete=False)
     closed, pages = [], []
 
     class Table:
@@ -79,9 +79,11 @@ def test_hosts_are_a_table_a_document_and_a_page(tmp_path: Path, monkeypatch: py
     command = ["experts", "show", str(path), "--peer", "127.0.0.1:7"]
     text, document = CliRunner().invoke(app, command), CliRunner().invoke(app, [*command, "--json"])
     assert "test: 1 of 4 experts are hosted" in text.stdout
-    assert "1 of 4" in text.stdout.splitlines()[-2]
+    assert "1 of 4" in text.stdout.splitlines()[-3]
+    assert "there may be more" in text.stdout.splitlines()[-1]
     found = json.loads(document.stdout)
     assert (found["hosts"][0]["experts"], found["hosts"][0]["answer_ms"]) == (["0.1"], 250.0)
+    assert (found["hosts"][0]["address"], found["complete"]) == ("[2001:db8::7]:7800", False)
     assert CliRunner().invoke(app, [*command, "--page"]).exit_code == 0
     assert pages == [found]
     assert len(closed) == 3

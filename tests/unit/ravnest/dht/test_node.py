@@ -93,6 +93,30 @@ def test_a_renewed_entry_lives_on_until_its_author_ends() -> None:
     assert town.values(5, b"k") == []
 
 
+def test_entries_of_one_key_are_renewed_by_one_search_and_those_that_end_no_longer() -> None:
+    searched: list[float] = []
+
+    def on_message(sent: Send) -> Send:
+        if isinstance(sent.message, Find) and sent.message.target == key_id(b"k"):
+            searched.append(town.table.now_s)
+        return sent
+
+    town = Town(8, on_message=on_message)
+    for number in range(50):  # one after another, as a host claims experts
+        town.store(1, entry(b"k", subkey=b"%d" % number, renewed=True, lifetime_s=90.0))
+        town.table.run_until(town.table.now_s + 0.05)
+    town.table.run_until(town.table.now_s + 20)
+    searched.clear()
+    town.table.run_until(town.table.now_s + 60)  # two renewals of each
+    assert 0 < len(searched) <= 4 * 7  # of 100 without their being together; each search asks 7 others at most
+    town.store(1, *(entry(b"k", b"", subkey=b"%d" % number) for number in range(49)))
+    assert town.nodes[1].health(0.0).renewed_entries == 1
+    town.table.run_until(town.table.now_s + 200)
+    assert [one.subkey for one in town.get(5, b"k")[0].records] == [b"49"]
+    town.store(1, entry(b"k", b"", subkey=b"49"))
+    assert town.nodes[1].health(0.0).renewed_entries == 0
+
+
 def test_records_are_passed_on_to_those_who_come_later() -> None:
     """All who kept it at first may die, one half after the other."""
     town = Town(10)

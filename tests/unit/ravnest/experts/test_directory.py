@@ -1,8 +1,10 @@
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
+from ravnest.dht import KeyFound
 from ravnest.experts.announcements import claim_entries, host_entry
 from ravnest.experts.beam_search import BeamSearch
 from ravnest.experts.directory import Directory
@@ -100,3 +102,16 @@ def test_hosts_are_followed(hosted: Hosted) -> None:
     assert len(changes) == 1
     assert directory.hosts[hosted.name].pipeline_port == 1
     assert directory.news[0].most_experts == 1
+
+
+def test_a_node_that_is_closed_meanwhile_ends_the_following_of_hosts_without_a_word(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    reading: Future[KeyFound] = Future()
+    monkeypatch.setattr(hosted.table, "run", lambda _: reading)
+    directory = Directory(hosted.table, GRID, lambda: None)
+    reading.cancel()
+    directory.close()
+    assert said == []

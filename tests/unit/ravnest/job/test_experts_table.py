@@ -109,11 +109,12 @@ def test_gradients_that_are_scaled_reach_no_expert() -> None:
         tiny_job(experts={"peers": ["h:1"]}, precision="float16")
 
 
-def test_the_own_address_is_that_on_the_way_to_a_peer() -> None:
-    assert own_address("127.0.0.1:9") == "127.0.0.1"
+def test_the_own_address_is_that_on_the_way_to_a_peer_that_can_be_reached() -> None:
+    assert own_address(["127.0.0.1:9"]) == "127.0.0.1"
+    assert own_address(["127.0.0.1:x", "127.0.0.1:9"]) == "127.0.0.1"
     for wrong in ("127.0.0.1", "127.0.0.1:x"):
         with pytest.raises(InvalidInput, match="expected HOST:PORT"):
-            own_address(wrong)
+            own_address([wrong])
 
 
 def test_volunteers_have_no_experts() -> None:
