@@ -5,14 +5,17 @@ In: a node of the table, and who hosts or calls. Out: records that expire when t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ravnest.dht import Entry, HashTable
+from ravnest.dht import Entry, EntryStored, HashTable, Stored
 from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, Listens, encoded
+from ravnest.experts.table_thread import TableThread
 
 LIFETIME_S = 15.0
-"""A record that its author does not renew ends after so long: then the author counts as dead. It renews after 5 s."""
+"""A record that its author does not renew ends after so long: then the author counts as dead. It renews after 5 s. So
+a member whose clock is further behind than the rest of that is never heard."""
 
 TABLE_S = 5.0
 """Of one look at the table, and of one storing."""
@@ -99,3 +102,39 @@ def caller_entry(grid: Grid, caller: Listens) -> Entry:
 def member_withdrawal(key: bytes, member: str) -> Entry:
     """Withdraws a host or a caller."""
     return Entry(key, member.encode(), b"", LIFETIME_S)
+
+
+class Announcer:
+    """Says things in the table, and tells a person when its nodes do not believe them. Belongs to one thread."""
+
+    def __init__(self, table: TableThread, report: Callable[[str], None]) -> None:
+        self._table, self._report = table, report
+        self._to_say: list[Entry] = []
+        self._under_way: list[Future[tuple[EntryStored, ...]]] = []
+        self._refused = False
+
+    def say(self, entries: list[Entry]) -> None:
+        """Store these at the next `tend`: what is said of many experts at a time takes one search for each key."""
+        self._to_say += entries
+
+    def tend(self) -> None:
+        """Begin to store what is to be said, and take up what has become of what was said before."""
+        if self._to_say:
+            entries, self._to_say = self._to_say, []
+            self._under_way.append(self._table.run(lambda table: table.store(*entries, deadline_s=TABLE_S)))
+        ended = [one for one in self._under_way if one.done()]
+        self._under_way = [one for one in self._under_way if not one.done()]
+        for stored in (one.result() for one in ended if one.exception() is None):
+            refused = any(one.kept <= 1 and one.refused.get(Stored.INVALID) for one in stored)  # one: the own node
+            if refused and not self._refused:
+                self._report("the table's nodes refuse what this host says: is this machine's clock right?")
+            self._refused = refused
+
+    def end(self) -> None:
+        """Wait until all is stored that was said; what cannot be is reported, and expires by itself."""
+        self.tend()
+        for storing in self._under_way:
+            try:
+                storing.result(2 * TABLE_S)
+            except Exception as error:  # noqa: BLE001 - the records expire by themselves
+                self._report(f"not withdrawn from the table: {error}")

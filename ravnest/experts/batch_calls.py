@@ -183,7 +183,7 @@ def teach(asker: Asker, samples: Tensor, gradient: Tensor, asked: Tensor, *, bac
                 groups.setdefault(tuple(one), []).append((row, slot))
     calls, places = [], []
     for key, found in groups.items():
-        for piece in _pieces(found, asker.caller.config.batch.most_samples):
+        for piece in _pieces(found, asker.caller.config.request_samples):
             rows, slots = [row for row, _ in piece], [slot for _, slot in piece]
             tensors = samples[rows], gradient[rows, slots]
             calls.append(Call(key[:HOST], asker.host(key[HOST]), tensors, True, key[UPDATES]))
@@ -212,7 +212,7 @@ class _Forward:
     def __init__(self, asker: Asker, samples: Tensor, numbers: Tensor, k: int, width: int, training: bool) -> None:
         self._asker, self._samples, self._k, self._width, self._training = asker, samples, k, width, training
         config = asker.caller.config
-        self._dimensions, self._most = len(config.grid), config.batch.most_samples
+        self._dimensions, self._most = len(config.grid), config.request_samples
         self._scores = [[list(part) for part in _parts(row, config.grid)] for row in numbers.tolist()]
         self.answers: list[list[tuple[int, ...]]] = [[] for _ in samples]
         """By sample: coordinates, host and updates of those who have answered."""

@@ -11,7 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import torch
@@ -22,7 +22,7 @@ from ravnest.experts.answer_times import FIRST_S, MOST_S, AnswerTimes
 from ravnest.experts.config import ExpertsConfig
 from ravnest.experts.grid import Expert
 from ravnest.experts.messages import Answer, Backward, Forward, Hello, Refused, Welcome
-from ring_allreduce import PeerStalled, TransportError, UnknownPeer
+from ring_allreduce import PeerStalled, TransportError
 from ring_allreduce.transport import Delivery, Endpoint, Lane, PeerAddress
 
 HELLO_S = 0.5
@@ -59,6 +59,8 @@ class Failed:
 
 @dataclass
 class _Waiting:
+    """call: without its tensors. What is late is remembered for a minute, and they may be large."""
+
     call: Call
     future: Future[Answered | Failed]
     sent_s: float
@@ -135,10 +137,10 @@ class Calls:
             shape = self._config.input_shape
         try:
             self._endpoint.send(call.host, Lane.PIPELINE, message, call.tensors)
-        except (UnknownPeer, PeerStalled):
+        except TransportError:  # nobody has this name any more, takes anything, or takes so much at once
             future.set_result(Failed("lost"))
             return
-        waiting = _Waiting(call, future, now_s, (call.tensors[0].shape[0], *shape))
+        waiting = _Waiting(replace(call, tensors=()), future, now_s, (call.tensors[0].shape[0], *shape))
         self._waiting[self._number] = waiting
         self._under_way[call.host] += 1
         deadline_s = self._times[call.host].deadline_s

@@ -27,6 +27,10 @@ from ravnest.training.optimizer import OptimizerConfig
 MOST_VALUES = 1 << 24
 """The largest input or output of one sample, in numbers."""
 
+REQUEST_BYTES = 128 << 20
+"""The tensors of one request have at most so many bytes, which one sample of the largest has: the members' endpoints
+take no much larger messages."""
+
 Shape = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=8)]
 
 
@@ -92,6 +96,12 @@ class ExpertsConfig(Section):
     @cached_property
     def places(self) -> Grid:
         return Grid(self.name, self.grid)
+
+    @property
+    def request_samples(self) -> int:
+        """How many samples one request may have."""
+        each = 4 * (prod(self.input_shape) + prod(self.out_shape))
+        return max(1, min(self.batch.most_samples, REQUEST_BYTES // each))
 
     @property
     def out_shape(self) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ class ExpertFiles:
 
     def write(self, expert: Expert, state: Mapping[str, Tensor], kept: Kept) -> None:
         """Replace the file of an expert, at once or not at all. Raises NotWritten."""
-        path = self._path(expert)
+        path = self.path(expert)
         unfinished = path.with_name(path.name + _UNFINISHED)
         numbers = torch.tensor([kept.term, kept.updates], dtype=torch.int64)
         try:
@@ -48,7 +48,7 @@ class ExpertFiles:
 
     def read(self, expert: Expert) -> tuple[dict[str, Tensor], Kept]:
         """The state of an expert. Raises InvalidInput, which names the file, where it has none that can be read."""
-        path = self._path(expert)
+        path = self.path(expert)
         held = open_weights(path)
         state = {name: held.read(name).clone() for name in held.stored}
         return state, _kept(state.pop(_KEPT, None), path)
@@ -64,7 +64,8 @@ class ExpertFiles:
                 found[expert] = _kept(numbers, path)
         return found
 
-    def _path(self, expert: Expert) -> Path:
+    def path(self, expert: Expert) -> Path:
+        """Its file."""
         return self._folder / f"{expert_text(expert)}{_ENDING}"
 
 

@@ -14,14 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from ravnest.dht import Entry
 from ravnest.errors import InvalidInput, NotWritten
 from ravnest.experts.announcements import (
-    TABLE_S,
+    Announcer,
     Seen,
     claim_entries,
     host_entry,
@@ -111,7 +109,7 @@ class ExpertHost:
         self._hosts: dict[str, HostNews] = {}
         self._members = KnownMembers(endpoint, report)
         self._looking: Future[Seen] | None = None
-        self._storing: list[Future[Any]] = []
+        self._announcer = Announcer(table, report)
         self._look_at_s = 0.0
         self._looks = 0
         now_s = time.monotonic()
@@ -272,8 +270,8 @@ class ExpertHost:
             self._look_at_s = now_s + self._look_s
             self._looking = self._table.run(partial(look, grid=self._grid, known={*self._seen.hosts, self.name}))
             self._looking.add_done_callback(lambda _: self._endpoint.wake())
-            self._store([host_entry(self._grid, self.news())])
-        self._storing = [one for one in self._storing if not one.done()]
+            self._announcer.say([host_entry(self._grid, self.news())])
+        self._announcer.tend()
         if now_s >= self._copy_at_s:
             self._copy_at_s = now_s + self._config.copy_every_s
             self._copy_changed(now_s)
@@ -329,13 +327,14 @@ class ExpertHost:
         except InvalidInput as error:
             self._report(f"{expert_text(taken.expert)}: the {taken.origin.value} cannot be used: {error}")
             self._copies.drop(taken.expert)
+            self._checkpoints.pop(taken.expert, None)
             self._claims.gave(taken.expert)
             return False
         self._copies.drop(taken.expert)
         self._experts[taken.expert] = expert
         self.figures.began[taken.origin.value] += 1
         self._report(f"{expert_text(taken.expert)}: hosted here, {taken.origin.value}, {expert.updates} updates")
-        self._store(claim_entries(self._grid, {taken.expert: taken.claim}))
+        self._announcer.say(claim_entries(self._grid, {taken.expert: taken.claim}))
         return True
 
     def _drop(self, expert: Expert) -> None:
@@ -343,7 +342,7 @@ class ExpertHost:
         del self._experts[expert]
         self._copied.forget(expert)
         self._reply(self._work.drop(expert))
-        self._store(withdrawals(self._grid, [expert], self._experts))
+        self._announcer.say(withdrawals(self._grid, [expert], self._experts))
 
     def _copy_changed(self, now_s: float) -> None:
         takes = {name: host.most_experts for name, host in self._hosts.items()}
@@ -370,13 +369,10 @@ class ExpertHost:
                 self.figures.not_written += 1
                 self._report(f"{expert_text(expert)}: not written: {error}")
 
-    def _store(self, entries: list[Entry]) -> None:
-        if entries:
-            self._storing.append(self._table.run(lambda table: table.store(*entries, deadline_s=TABLE_S)))
-
     def _leave(self) -> None:
         """Write and hand over all experts, each to the host with room that it prefers, and withdraw."""
         self._leaving = True
+        self._reply(self._work.close())  # who asks hears so at once, and asks another
         self.checkpoint()
         deadline_s = time.monotonic() + LEAVE_S
         self._offered = {expert: set() for expert in self._experts}
@@ -392,9 +388,5 @@ class ExpertHost:
             *withdrawals(self._grid, left, ()),
             member_withdrawal(self._grid.hosts_key, self._endpoint.name),
         ]
-        self._store(entries)
-        for storing in self._storing:
-            try:
-                storing.result(2 * TABLE_S)
-            except Exception as error:  # noqa: BLE001 - the records expire by themselves
-                self._report(f"not withdrawn from the table: {error}")
+        self._announcer.say(entries)
+        self._announcer.end()

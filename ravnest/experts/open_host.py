@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ravnest.dht import new_identity, read_identity
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, naming
 from ravnest.experts.config import ExpertsConfig, build_expert
+from ravnest.experts.expert import HostedExpert
+from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import member_name
 from ravnest.experts.host import LOOK_S, ExpertHost
 from ravnest.experts.kept_copies import KeptCopies
@@ -94,6 +96,17 @@ def room_for(config: ExpertsConfig, search_dirs: Sequence[Path], path: str | Non
     return room
 
 
+def require_same_kind(config: ExpertsConfig, folder: Path, search_dirs: Sequence[Path], path: str | None) -> None:
+    """Raises InvalidInput, which names the file, where a folder's experts are not of the kind that the config makes:
+    they would be begun anew, and overwritten. They are all alike, so one of them is tried."""
+    files = ExpertFiles(folder, config.places)
+    for expert in list(files.stored())[:1]:
+        state, kept = files.read(expert)
+        made = HostedExpert(build_expert(config, expert, search_dirs, path), config)
+        with naming(files.path(expert)):
+            made.restore(state, kept)
+
+
 @contextlib.contextmanager
 def opened_host(
     config: ExpertsConfig,
@@ -139,6 +152,7 @@ def opened_host(
             identity = read_identity(folder / KEY_FILE)
         else:
             identity.write(folder / KEY_FILE)
+        require_same_kind(config, folder, search_dirs, path)
     name = member_name(label, identity.public_key)
     shown = f"[{host}]" if ":" in host else host
     with contextlib.ExitStack() as stack:

@@ -77,6 +77,7 @@ class RequestWork:
             most_wait_s=config.batch.most_wait_ms / 1e3,
             most_waiting=WAITING_BATCHES * config.batch.most_samples,
         )
+        self._closed = False
         self.figures = WorkFigures()
 
     def due_s(self) -> float | None:
@@ -92,7 +93,7 @@ class RequestWork:
         if not 0 < samples <= most or given != [(torch.float32, (samples, *shape)) for shape in shapes]:
             expected = " and ".join(str(("n", *shape)) for shape in shapes)
             return [self._refusal(caller, message.call, "invalid", f"expected float32 {expected}, n at most {most}")]
-        if message.expert not in self._experts:
+        if self._closed or message.expert not in self._experts:
             return [self._refusal(caller, message.call, "not here")]
         if not all(bool(one.isfinite().all()) for one in tensors):
             return [self._refusal(caller, message.call, "not finite")]
@@ -106,6 +107,11 @@ class RequestWork:
         """Refuse all that waits for an expert that is hosted no longer."""
         waiting = [request for key in self._queue.pending() if key[0] == expert for request in self._queue.drop(key)]
         return [self._refusal(one.caller, one.message.call, "not here") for one in waiting]
+
+    def close(self) -> list[Reply]:
+        """Refuse all that waits, and from now on all that comes: the host leaves."""
+        self._closed = True
+        return [reply for expert in self._experts for reply in self.drop(expert)]
 
     def compute(self, now: Callable[[], float]) -> list[Reply]:
         """Compute the batch that is due, if there is one. `now`: the clock, in seconds."""

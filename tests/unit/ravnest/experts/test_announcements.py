@@ -1,5 +1,8 @@
-from ravnest.dht import Entry
+from typing import Any
+
+from ravnest.dht import Entry, EntryStored, Stored
 from ravnest.experts.announcements import (
+    Announcer,
     Seen,
     caller_entry,
     claim_entries,
@@ -57,3 +60,27 @@ def test_members_withdraw() -> None:
     store(table, caller_entry(GRID, at))
     store(table, member_withdrawal(GRID.callers_key, name))
     assert seen(table).callers == {}
+
+
+class Doubting(TableOfTest):
+    """A node whose table refuses what it stores as `why`, if anything."""
+
+    why: Stored | None = Stored.INVALID
+
+    async def store(self, *entries: Entry, **options: Any) -> tuple[EntryStored, ...]:
+        (*stored,) = await super().store(*entries, **options)
+        return tuple(EntryStored(one.kept, {self.why: 4} if self.why else {}, 1, 1) for one in stored)
+
+
+def test_a_host_that_the_table_does_not_believe_says_so_once() -> None:
+    table, lines = Doubting(TableContents()), list[str]()
+    announcer = Announcer(table, lines.append)
+    said: list[Stored | None] = [Stored.INVALID, Stored.INVALID, None, Stored.FULL, Stored.INVALID]
+    for number, table.why in enumerate(said):
+        announcer.say([Entry(b"k", b"%d" % number, b"v", 10.0)])
+        assert len(table.contents.records.get(b"k", {})) == number  # it is said at the next look after it
+        announcer.tend()
+    announcer.say([Entry(b"k", b"last", b"v", 10.0)])
+    announcer.end()
+    assert len(table.contents.records[b"k"]) == 6
+    assert ["is this machine's clock right?" in line for line in lines] == [True, True]

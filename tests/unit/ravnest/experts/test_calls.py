@@ -1,3 +1,5 @@
+import gc
+import weakref
 from concurrent.futures import Future
 
 import pytest
@@ -7,7 +9,7 @@ from torch import Tensor
 from ravnest.experts.answer_times import FIRST_S, REST_S, ROW
 from ravnest.experts.calls import HELLO_S, Answered, Call, Calls, Failed
 from ravnest.experts.messages import Answer, Backward, Forward, Hello, Refused, Welcome, codec
-from ring_allreduce.transport import InProcessNetwork, Lane, Message, PeerAddress
+from ring_allreduce.transport import InProcessNetwork, Lane, Message, PeerAddress, TransportLimits
 from tests.support.experts import WIDTH, small_grid
 
 HOSTS = {"host": PeerAddress("in-process", 0, 0)}
@@ -16,8 +18,8 @@ HOSTS = {"host": PeerAddress("in-process", 0, 0)}
 class Line:
     """A caller and a host, whose words the test says."""
 
-    def __init__(self) -> None:
-        self.network = network = InProcessNetwork()
+    def __init__(self, limits: TransportLimits = TransportLimits()) -> None:  # noqa: B008 - frozen
+        self.network = network = InProcessNetwork(limits=limits)
         self.mine, self.host = network.endpoint("caller", codec()), network.endpoint("host", codec())
         self.host.connect({"caller": self.mine.address})
         self.calls = Calls(small_grid(), self.mine)
@@ -155,6 +157,27 @@ def test_answers_that_nobody_waits_for_are_dropped(line: Line) -> None:
 def test_a_host_that_is_gone_is_a_failure_at_once(line: Line) -> None:
     line.calls.meet({}, 1.0)
     assert line.ask().result() == Failed("lost")
+
+
+def test_a_request_that_is_too_large_to_travel_is_a_failure_and_others_go_on() -> None:
+    line = Line(TransportLimits(max_message_bytes=1000))
+    line.welcome()
+    future: Future[Answered | Failed] = Future()
+    line.calls.send(Call((0, 1), "host", (torch.zeros(100, WIDTH),)), future, 0.0)
+    assert future.result() == Failed("lost")
+    assert not line.ask().done()
+    assert line.heard() == [Forward(call=2, expert=(0, 1), training=True)]
+
+
+def test_what_is_late_keeps_no_tensors(line: Line) -> None:
+    samples = torch.zeros(2, WIDTH)
+    gone = weakref.ref(samples)
+    line.calls.send(Call((0, 1), "host", (samples,)), Future(), 0.0)
+    line.calls.fail_late(FIRST_S)
+    line.heard()
+    del samples
+    gc.collect()
+    assert gone() is None
 
 
 def test_closing_fails_what_is_under_way(line: Line) -> None:

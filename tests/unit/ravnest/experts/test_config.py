@@ -45,6 +45,13 @@ def test_what_is_wrong_is_told_with_file_and_key(line: str, said: str, tmp_path:
     assert said in str(caught.value)
 
 
+def test_large_samples_are_asked_for_in_requests_that_can_travel() -> None:
+    assert small_grid().request_samples == 8
+    mebibytes = small_grid(input_shape=[1 << 20], batch={"most_samples": 256})  # of 4 MiB each, and as much back
+    assert mebibytes.request_samples == 16
+    assert small_grid(input_shape=[1 << 24], batch={"most_samples": 256}).request_samples == 1
+
+
 def test_initial_weights_follow_from_seed_and_coordinates_whoever_makes_them() -> None:
     def weights(expert: tuple[int, int], seed: int = 0) -> torch.Tensor:
         return next(build_expert(small_grid(seed=seed), expert, ()).parameters())

@@ -174,6 +174,15 @@ def test_who_leaves_hands_its_experts_over_with_what_they_have_learned(tmp_path:
     assert set(right.experts) == {*LEFT, *RIGHT}
 
 
+def test_who_leaves_answers_those_who_ask_meanwhile() -> None:
+    town = Town()
+    left, right = town.host(LEFT), town.host(RIGHT)
+    steps(left, right)
+    town.caller.send(left.name, Lane.PIPELINE, Forward(call=1, expert=(0, 0), training=True), [torch.randn(2, WIDTH)])
+    left.serve(seconds=0.0)  # nobody takes its experts
+    assert [one.message for one in town.caller.poll(0.0)] == [Refused(call=1, why="not here")]
+
+
 def test_who_leaves_offers_an_expert_to_the_next_host_and_says_what_nobody_takes() -> None:
     town = Town()
     left, right = town.host(LEFT), town.host(RIGHT, most=3)
@@ -227,6 +236,15 @@ def test_checkpoints_are_written_and_begun_from(tmp_path: Path) -> None:
     steps(heir)
     assert heir.figures.began["checkpoint"] == 2
     assert heir.experts[0, 1].updates == 1
+
+
+def test_a_checkpoint_of_another_kind_is_reported_once_and_the_expert_begins_anew(tmp_path: Path) -> None:
+    ExpertFiles(tmp_path, CONFIG.places).write((0, 1), {"weights.other": torch.zeros(2)}, Kept(1, 1))
+    town = Town()
+    host = town.host(LEFT, most=2, folder=tmp_path)
+    steps(host, times=5)
+    assert host.figures.began == {"fresh": 2}
+    assert len([line for line in town.lines if "0.1: the checkpoint cannot be used" in line]) == 1
 
 
 def test_a_gradient_is_refused_when_its_expert_has_gone() -> None:

@@ -3,8 +3,13 @@ from pathlib import Path
 import pytest
 
 from ravnest.errors import InvalidInput
-from ravnest.experts.open_host import opened_host, room_for, shared_token
+from ravnest.experts.config import ExpertsConfig, build_expert
+from ravnest.experts.expert import HostedExpert
+from ravnest.experts.expert_files import ExpertFiles
+from ravnest.experts.open_host import opened_host, require_same_kind, room_for, shared_token
 from tests.support.experts import WIDTH, small_grid
+
+BLOCK = {"factory": "tests.support.experts:block"}
 
 
 def test_a_token_is_made_once_and_then_read(tmp_path: Path) -> None:
@@ -50,3 +55,18 @@ def test_patterns_that_name_no_expert_are_told_with_their_key() -> None:
     with pytest.raises(InvalidInput) as caught, opened_host(small_grid(), [], experts=["7.*"]):
         pass
     assert caught.value.key == "experts"
+
+
+def test_a_folder_with_another_kind_of_experts_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    def write(config: ExpertsConfig) -> None:
+        made = HostedExpert(build_expert(config, (1, 0), ()), config)
+        ExpertFiles(tmp_path, config.places).write((1, 0), made.state(), made.kept)
+
+    mine, other = small_grid(), small_grid(input_shape=[WIDTH + 1], expert={**BLOCK, "args": {"width": WIDTH + 1}})
+    require_same_kind(mine, tmp_path, (), None)
+    write(mine)
+    require_same_kind(mine, tmp_path, (), None)
+    with pytest.raises(InvalidInput, match="another kind of expert") as caught:
+        require_same_kind(other, tmp_path, (), None)
+    assert caught.value.path == str(tmp_path / "1.0.safetensors")
+    assert ExpertFiles(tmp_path, mine.places).stored()

@@ -126,6 +126,16 @@ def test_what_waits_is_bounded_and_refused_when_its_expert_goes() -> None:
     assert waiting.due_s() is None
 
 
+def test_a_host_that_leaves_refuses_what_waits_and_what_comes() -> None:
+    waiting, expert = work()
+    waiting.take("a", forward(1), (samples(2),), 0.0)
+    waiting.take("b", backward(2), (samples(2), samples(2)), 0.0)
+    replies = waiting.close() + waiting.take("a", backward(3), (samples(2), samples(2)), 0.0)
+    assert sorted((one.caller, one.message.call) for one in replies) == [("a", 1), ("a", 3), ("b", 2)]
+    assert all(isinstance(one.message, Refused) and one.message.why == "not here" for one in replies)
+    assert (waiting.compute(clock()), expert.updates) == ([], 0)
+
+
 def test_a_gradient_that_overflows_costs_no_other_its_answer() -> None:
     waiting, expert = work()
     waiting.take("good", backward(1), (samples(2), samples(2)), 0.0)
