@@ -1,8 +1,7 @@
 """A run's metrics for TensorBoard.
 
-In: the metrics.jsonl of a run, which may still be going on. Out: event files. A cluster's losses, learning rate and
-staleness are drawn over its own samples or updates, which of one that joined count from where its schedule begins; and
-figures of the whole fleet over the fleet's samples.
+In: the metrics.jsonl of a run, which may still be going on. Out: event files. Every curve is drawn over the samples that
+the fleet had made by then, so that those of a cluster that joined late stand beside those of the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ _SHARES = ("compute", "averaging", "evaluation", "handoff", "bubble")
 
 @dataclass(frozen=True)
 class Scalar:
-    """One point of one curve. `step` counts samples or updates; `at_s` is in seconds since training began."""
+    """One point of one curve. `step` counts samples of the fleet; `at_s` is in seconds since training began."""
 
     curve: str
     value: float
@@ -32,15 +31,33 @@ class Scalars:
     """Makes points of records, which are given in their order."""
 
     def __init__(self) -> None:
-        self._fleet_samples = 0
+        self._samples: int | None = None
+        """Of the fleet; None at the beginning of a session that was resumed, whose updates do not begin at 0."""
 
     def of(self, record: Mapping[str, Any]) -> Iterator[Scalar]:
         """Yields the points of one record. Values that are null there are left out."""
-        if record["kind"] == "progress":
-            self._fleet_samples = record["samples"]
-        for curve, value, step in _points(record, self._fleet_samples):
+        match record["kind"]:
+            case "progress":
+                self._samples = record["samples"]
+            case "update":
+                self._updated(record)
+            case "evaluated":
+                yield from self._made_of(record, record["samples"])
+                return
+        if self._samples is not None:
+            yield from self._made_of(record, self._samples)
+
+    def _updated(self, record: Mapping[str, Any]) -> None:
+        """Count an update's samples until the next record of progress says how many there are."""
+        if self._samples is None and record["update"] == 0:
+            self._samples = 0
+        if self._samples is not None and "samples" in record:
+            self._samples += record["samples"] // (record["update"] + 1)
+
+    def _made_of(self, record: Mapping[str, Any], samples: int) -> Iterator[Scalar]:
+        for curve, value in _values(record):
             if value is not None:
-                yield Scalar(curve, float(value), step, record["at_s"])
+                yield Scalar(curve, float(value), samples, record["at_s"])
 
 
 def scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
@@ -50,30 +67,28 @@ def scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
         yield from made.of(record)
 
 
-def _points(record: Mapping[str, Any], fleet_samples: int) -> Iterator[tuple[str, float | None, int]]:
+def _values(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     match record["kind"]:
         case "update":
-            cluster, update, staleness = record["cluster"], record["update"], record["staleness"]
+            cluster, staleness = record["cluster"], record["staleness"]
             if "loss" in record:
-                yield f"loss/{cluster}", record["loss"], record["samples"]
-                yield f"lr/{cluster}", record["lr"], update
+                yield f"loss/{cluster}", record["loss"]
+                yield f"lr/{cluster}", record["lr"]
             if staleness:
-                stage = f"{cluster}.s{record['stage']}"
-                yield f"staleness/{stage}", sum(staleness) / len(staleness), update
+                yield f"staleness/{cluster}.s{record['stage']}", sum(staleness) / len(staleness)
         case "evaluated":
-            yield "held_out/loss", record["loss"], record["samples"]
+            yield "held_out/loss", record["loss"]
             for name, value in record["metrics"].items():
-                yield f"held_out/{name}", value, record["samples"]
+                yield f"held_out/{name}", value
         case "progress":
             for cluster in record["clusters"]:
-                yield f"samples_per_s/{cluster['name']}", cluster["samples_per_s"], fleet_samples
+                yield f"samples_per_s/{cluster['name']}", cluster["samples_per_s"]
         case "time":
             for stage, shares in record["stages"].items():
                 for share in _SHARES:
-                    yield f"time_{share}/{stage}", shares[share], fleet_samples
+                    yield f"time_{share}/{stage}", shares[share]
         case "memory":
-            stage = f"{record['cluster']}.s{record['stage']}"
-            yield f"tensor_bytes/{stage}", sum(record["tensor_bytes"].values()), fleet_samples
+            yield f"tensor_bytes/{record['cluster']}.s{record['stage']}", sum(record["tensor_bytes"].values())
 
 
 def to_tensorboard(run_dir: Path, out_dir: Path) -> int:

@@ -33,8 +33,8 @@ class _Curves:
 def wandb(**init: Any) -> _Curves:
     """Log to Weights & Biases; the arguments are those of `wandb.init`, such as `project` and `name`.
 
-    Each curve is drawn over an axis of its own, `CURVE at`: samples or updates. Raises InvalidInput where the package
-    is not installed.
+    Each curve is drawn over an axis of its own, `CURVE at`: the samples of the fleet. Raises InvalidInput where the
+    package is not installed.
     """
     try:
         import wandb as package

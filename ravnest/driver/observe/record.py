@@ -343,8 +343,8 @@ class RunRecord:
         if self._ended or (elapsed_s < self._next_progress_s and not done):
             return
         self._ended, self._next_progress_s = done, elapsed_s + PROGRESS_EVERY_S
-        made = {name: n - control.accounts.unmade.get(name, 0) for name, n in control.updates.items()}
-        clusters = tuple(self._progress_of(name, updates, made[name]) for name, updates in control.updates.items())
+        unmade = control.accounts.unmade
+        clusters = tuple(self._progress_of(name, n - unmade.get(name, 0)) for name, n in control.updates.items())
         if self._began:  # the first time, no rates are known yet
             ends, session = (self._total_samples, clusters, self._stop_s), control.accounts.session_samples
             self._emit(report.ProgressEvent(elapsed_s, control.samples, *ends, session_samples=session))
@@ -372,8 +372,8 @@ class RunRecord:
             return f"no details: {path} cannot be written: {error.strerror or error}"
         return f"details in {path}"
 
-    def _progress_of(self, name: str, updates: int, made: int) -> report.ClusterProgress:
-        tally, samples = self._tallies[name], made * self._samples_per_update
+    def _progress_of(self, name: str, updates: int) -> report.ClusterProgress:
+        tally, samples = self._tallies[name], updates * self._samples_per_update
         rate = tally.rate.at(self._now_s, samples)
         losses, tally.losses = tally.losses, []
         loss = sum(losses) / len(losses) if losses else None

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ SHARES = {"compute": 0.9, "averaging": 0.01, "evaluation": 0.0, "handoff": 0.02,
 
 def written(path: Path) -> Path:
     with MetricsWriter(path / "metrics.jsonl") as writer:
+        writer.write("progress", 0.5, samples=96, clusters=[])
         both = {"cluster": "a", "update": 4, "lr": 0.5, "staleness": [0, 1]}
         writer.write("update", 1.0, stage=0, **both)
         writer.write("update", 1.5, stage=1, loss=2.5, samples=60, **both)
@@ -24,25 +26,41 @@ def written(path: Path) -> Path:
     return path
 
 
-def test_what_becomes_a_curve_and_over_what(tmp_path: Path) -> None:
+def test_what_becomes_a_curve_over_the_samples_of_the_fleet(tmp_path: Path) -> None:
     from ravnest.driver.observe.metrics_file import read_metrics
 
     points = list(scalars(read_metrics(written(tmp_path) / "metrics.jsonl")))
-    assert (
-        points
-        == [
-            Scalar("staleness/a.s0", 0.5, 4, 1.0),
-            Scalar("loss/a", 2.5, 60, 1.5),
-            Scalar("lr/a", 0.5, 4, 1.5),
-            Scalar("staleness/a.s1", 0.5, 4, 1.5),
-            Scalar("lr/a", 0.5, 5, 1.75),  # the loss was no number
-            Scalar("samples_per_s/a", 30.0, 120, 2.0),
-            *(Scalar(f"time_{name}/a.s0", SHARES[name], 120, 2.0) for name in list(SHARES)[:5]),
-            Scalar("tensor_bytes/a.s0", 7.0, 120, 2.0),
-            Scalar("held_out/loss", 1.5, 130, 3.0),
-            Scalar("held_out/accuracy", 0.25, 130, 3.0),
-        ]
-    )
+    assert points == [
+        Scalar("staleness/a.s0", 0.5, 96, 1.0),
+        Scalar("loss/a", 2.5, 108, 1.5),
+        Scalar("lr/a", 0.5, 108, 1.5),
+        Scalar("staleness/a.s1", 0.5, 108, 1.5),
+        Scalar("lr/a", 0.5, 120, 1.75),  # the loss was no number
+        Scalar("samples_per_s/a", 30.0, 120, 2.0),
+        *(Scalar(f"time_{name}/a.s0", SHARES[name], 120, 2.0) for name in list(SHARES)[:5]),
+        Scalar("tensor_bytes/a.s0", 7.0, 120, 2.0),
+        Scalar("held_out/loss", 1.5, 130, 3.0),
+        Scalar("held_out/accuracy", 0.25, 130, 3.0),
+    ]
+
+
+def update_of(cluster: str, update: int) -> dict[str, Any]:
+    made = {"cluster": cluster, "stage": 0, "update": update, "lr": 0.5, "staleness": []}
+    return {"kind": "update", "at_s": 1.0, "loss": 2.0, "samples": 12 * (update + 1), **made}
+
+
+def test_a_cluster_that_joined_late_stands_beside_the_others() -> None:
+    """Its own updates begin where its schedule does: at the 100th, of 12 samples each."""
+    progress = {"kind": "progress", "at_s": 2.0, "samples": 2400, "clusters": []}
+    records = [update_of("a", 0), update_of("b", 0), progress, update_of("joined0", 100), update_of("a", 101)]
+    losses = [(each.curve, each.step) for each in scalars(records) if each.curve.startswith("loss/")]
+    assert losses == [("loss/a", 12), ("loss/b", 24), ("loss/joined0", 2412), ("loss/a", 2424)]
+
+
+def test_a_session_that_was_resumed_draws_nothing_before_it_says_how_far_it_is() -> None:
+    records = [update_of("a", 100), {"kind": "progress", "at_s": 2.0, "samples": 2400, "clusters": []}]
+    losses = [each.step for each in scalars([*records, update_of("a", 101)]) if each.curve == "loss/a"]
+    assert losses == [2412]
 
 
 def test_tensorboard_reads_what_was_written_and_an_export_replaces_the_last(tmp_path: Path) -> None:
