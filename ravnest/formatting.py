@@ -28,6 +28,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def clause(sentence: str) -> str:
+    """A sentence as a part of a longer one: without its full stop."""
+    return sentence.rstrip().removesuffix(".")
+
+
 MOST_LISTED = 6
 """Of more names than this only the first and the last are written."""
 

@@ -79,6 +79,7 @@ def hardware_named(text: str) -> Hardware:
     found = KNOWN.get(name)
     if found is None:
         near = difflib.get_close_matches(name, KNOWN, n=3)
-        meant = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(KNOWN)}"
+        expected = "expected laptop, desktop or a GPU of the list that `ravnest explain hardware` shows"
+        meant = f"did you mean {' or '.join(near)}?" if near else expected
         raise ValueError(f"no hardware is known as {text!r}: {meant}; or give gflops and memory_gb")
     return found

@@ -34,11 +34,12 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take defaults for what is not given.")] = False,
 ) -> None:
     """Write the first files of a job: job.yaml, nodes.yaml, a model and its data, which train as they are."""
+    from ravnest.cli.views.progress import note
     from ravnest.errors import InvalidInput
     from ravnest.templates import KINDS, Answers, require_free, write_first_files
 
     require_free(folder)
-    asks = asks_here() and not yes
+    asks, untold = asks_here() and not yes, list[str]()
     answers = Answers(kind="text", machines=[_this_machine()], hardware=["laptop"], mbps=40.0, minutes=5.0)
 
     def answered(key: str, given: object, question: str, read: Callable[[str], Any] = str) -> Answers:
@@ -52,6 +53,8 @@ def init(
 
         if given is not None:
             return replace(answers, **{key: read(str(given))})
+        if not asks:
+            untold.append(f"--{key} {shlex.quote(_shown(getattr(answers, key)))}")
         return answers if not asks else typer.prompt(question, default=_shown(getattr(answers, key)), value_proc=value)
 
     answers = answered("kind", kind, f"What is to be learned ({', '.join(KINDS)})?")
@@ -60,7 +63,10 @@ def init(
     answers = answered("hardware", hardware, what, _names)
     answers = answered("mbps", mbps, "How many Mbit/s does a machine send and receive?", _number)
     answers = answered("minutes", minutes, "How many minutes may the training take?", _number)
-    for path in write_first_files(folder, answers):
+    made = write_first_files(folder, answers)
+    if untold and not yes:
+        note(f"nobody can be asked here; taken for granted: {' '.join(untold)}")
+    for path in made:
         typer.echo(f"Wrote {path}")
     if folder == Path():
         typer.echo("Next: ravnest plan nodes.yaml && ravnest run")

@@ -64,4 +64,4 @@ def logs(
             say(shown_on, f"session {session}: the run was resumed or began again, and its clock goes on from 0", "dim")
         words = event_line(event)
         if words is not None:
-            say(shown_on, f"{duration(at_s)} · {words}")
+            say(shown_on, f"{duration(at_s) if at_s >= 1 else f'{at_s:.1f} s'} · {words}")

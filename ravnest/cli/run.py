@@ -27,7 +27,12 @@ def run(
             help="A running Ray cluster; without one, Ray starts on this machine.",
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from the last checkpoint of --out; without it, of the newest run in runs/."
+        ),
+    ] = False,
     other_data: Annotated[
         bool, typer.Option("--other-data", help="Resume although the data are not those of the checkpoint.")
     ] = False,
@@ -58,6 +63,10 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Train as the plan says. Ctrl-C writes a checkpoint and stops; --resume goes on from it."""
+    if page and str(plan).isdigit() and not plan.exists():
+        from ravnest.errors import InvalidInput
+
+        raise InvalidInput("no such file", path=str(plan), hint=f"the page's port is given as --page-port {plan}")
     if detach:
         from ravnest.cli.detach import run_detached
         from ravnest.errors import InvalidInput

@@ -32,6 +32,7 @@ from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, any_reached
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, NotWritten, RavnestError, RunFailed
 from ravnest.factories import describe
+from ravnest.formatting import clause
 from ravnest.recovery import NodesLeft, Restarts
 from ravnest.stage.device import require_device
 
@@ -230,7 +231,7 @@ class _Sessions:
 def _failure(error: RavnestError, ray_log: Path, advice: str | None) -> RunFailed:
     """The error with what helps: where Ray's own words are, and how to go on."""
     said = f"what Ray said is in {ray_log}" if ray_log.is_file() and ray_log.stat().st_size > 0 else None
-    text = "; ".join(filter(None, (str(error), said, advice)))
+    text = "; ".join(filter(None, (clause(str(error)) if said or advice else str(error), said, advice)))
     return type(error)(text) if isinstance(error, NodeLost | NotWritten) else RunFailed(text)
 
 

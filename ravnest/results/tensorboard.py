@@ -1,7 +1,7 @@
 """A run's metrics for TensorBoard.
 
-In: the metrics.jsonl of a run, which may still be going on. Out: event files. Every curve is drawn over the samples that
-the fleet had made by then, so that those of a cluster that joined late stand beside those of the others.
+In: the metrics.jsonl of a run, which may still be going on. Out: event files. Every curve is drawn over the samples
+that the fleet had made by then, so that those of a cluster that joined late stand beside those of the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

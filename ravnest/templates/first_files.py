@@ -35,17 +35,25 @@ seed: 0
 _NODES = """\
 # The machines. `hardware` stands for figures that nobody has measured yet: `ravnest profile --job job.yaml --merge`
 # writes gflops and memory_gb in its place. up_mbps and down_mbps are what a machine sends and receives at home.
-nodes:
+{small}nodes:
 {nodes}"""
+_SMALL = """\
+# `gflops` is assumed, for whatever hardware: a model as small as this one takes some {ms:g} ms a micro-batch.
+"""
 
 
 ROUNDS_APART = 4.0
 """Rounds of averaging begin so many times as far apart as one takes on its links: machines that wait for averages are
 of no use, and the planner leaves them out."""
-FEWEST_ROUNDS = 8
+FEWEST_ROUNDS = 10
+ROUNDS_OF_EVALUATION = 2
 _ROUND_LATENCY_S = 0.2
 """What a round takes beside its bytes, over links of which nothing is known."""
-_LEAST_ROUND = 1024
+_LEAST_ROUND = 256
+
+MICRO_BATCHES_PER_S = 100
+"""The most that a stage is assumed to make. Calls of operators and messages take their time however small the model is
+and however fast the hardware; the planner knows of none of it, and a run at its figures would see no round at all."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class Kind:
     gflop_per_sample: float
     """Forward and backward, as the planner counts them; about."""
     weights_mb: float
+    micro_batch: int
     job: Mapping[str, object]
 
 
@@ -64,21 +73,23 @@ KINDS: Mapping[str, Kind] = {
         "A small GPT learns to go on with a text, character by character.",
         0.195,
         1.91,
-        {"model": ", args: {layers: 4, width: 96}", "loss": "cross_entropy", "metrics": "", "micro_batch": 4,
-         "lr": "2.0e-3"},
+        4,
+        {"model": ", args: {layers: 4, width: 96}", "loss": "cross_entropy", "metrics": "", "lr": "2.0e-3"},
     ),
     "images": Kind(
         "A convolutional network learns to name pictures.",
         0.0036,
         0.155,
+        16,
         {"model": ", args: {width: 24}", "loss": "cross_entropy", "metrics": "metrics: [accuracy]\n",
-         "micro_batch": 16, "lr": "3.0e-3"},
+         "lr": "3.0e-3"},
     ),
     "numbers": Kind(
         "A perceptron learns a number from a row of numbers.",
         0.00041,
         0.273,
-        {"model": ", args: {width: 256}", "loss": "mse", "metrics": "", "micro_batch": 16, "lr": "3.0e-3"},
+        16,
+        {"model": ", args: {width: 256}", "loss": "mse", "metrics": "", "lr": "3.0e-3"},
     ),
 }  # fmt: skip
 """By name: what `ravnest init` can begin with."""
@@ -122,17 +133,25 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
     kind = KINDS[answers.kind]
     hardware = answers.hardware if len(answers.hardware) > 1 else [*answers.hardware] * len(answers.machines)
     rate = f"up_mbps: {answers.mbps:g}, down_mbps: {answers.mbps:g}"
+    speeds = [_gflops(kind, has) for has in hardware]
+    slower = [gflops < hardware_named(has).gflops for gflops, has in zip(speeds, hardware, strict=True)]
     rows = "".join(
-        f"  - {{name: {json.dumps(name)}, hardware: {json.dumps(has)}, {rate}}}\n"
-        for name, has in zip(answers.machines, hardware, strict=True)
+        f"  - {{name: {json.dumps(name)}, hardware: {json.dumps(has)}, {f'gflops: {gflops:.3g}, ' * less}{rate}}}\n"
+        for name, has, gflops, less in zip(answers.machines, hardware, speeds, slower, strict=True)
     )
     require_free(folder)
-    every = round_samples(kind, hardware, answers)
+    every = _round_samples(kind, sum(speeds) / kind.gflop_per_sample, answers)
+    small = _SMALL.format(ms=1e3 / MICRO_BATCHES_PER_S) if any(slower) else ""
     texts = {
         "job.yaml": _JOB.format(
-            about=kind.about, minutes=answers.minutes, average_every=every, evaluate_every=4 * every, **kind.job
+            about=kind.about,
+            minutes=answers.minutes,
+            average_every=every,
+            evaluate_every=ROUNDS_OF_EVALUATION * every,
+            micro_batch=kind.micro_batch,
+            **kind.job,
         ),
-        "nodes.yaml": _NODES.format(nodes=rows),
+        "nodes.yaml": _NODES.format(small=small, nodes=rows),
         **{f"{name}.py": (_HERE / answers.kind / f"{name}.txt").read_text(encoding="utf-8") for name in _OF_KIND},
     }
     try:
@@ -144,12 +163,20 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def round_samples(kind: Kind, hardware: Sequence[str], answers: Answers) -> int:
-    """Return an average_every with which all machines train: a power of two, and at least FEWEST_ROUNDS rounds."""
-    samples_per_s = sum(hardware_named(name).gflops for name in hardware) / kind.gflop_per_sample
+def _gflops(kind: Kind, hardware: str) -> float:
+    """What such a machine sustains on such a model, as far as it can be told before anybody has measured."""
+    return min(hardware_named(hardware).gflops, MICRO_BATCHES_PER_S * kind.micro_batch * kind.gflop_per_sample)
+
+
+def _round_samples(kind: Kind, samples_per_s: float, answers: Answers) -> int:
+    """An average_every with which all machines train: a power of two, and at least FEWEST_ROUNDS rounds.
+
+    On a machine that is several times slower than was said, such as the one on which the files are tried first, there
+    are some rounds still.
+    """
     round_s = 2 * 8 * kind.weights_mb / answers.mbps + _ROUND_LATENCY_S
-    apart_s = min(ROUNDS_APART * round_s, 60 * answers.minutes / FEWEST_ROUNDS / 2)
-    return max(_LEAST_ROUND, 1 << max(0, math.ceil(math.log2(apart_s * samples_per_s))))
+    apart_s = min(ROUNDS_APART * round_s, 60 * answers.minutes / FEWEST_ROUNDS)
+    return max(_LEAST_ROUND, 1 << max(0, math.floor(math.log2(apart_s * samples_per_s))))
 
 
 def require_free(folder: Path) -> None:

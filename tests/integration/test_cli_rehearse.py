@@ -25,7 +25,7 @@ def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_p
     assert "rehearsing at speed 2" in done.stderr
     document = json.loads(done.stdout)
     rehearsal, run = document["rehearsal"], document["run"]
-    assert 480 <= run["samples"] < 600  # of the job's 960
+    assert 480 <= run["samples"] < 600  # of the job's 960; what was in flight at the end is made
     assert rehearsal["steady"] is True
     assert isinstance(rehearsal["faithful"], bool)  # how late this machine was is measured
     assert rehearsal["faithful"] == (not rehearsal["unfaithful_in"])
@@ -41,6 +41,9 @@ def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_p
     # In the plan's time: a round crosses the link of 60 ms between the clusters at least twice.
     assert rehearsal["averaging_s"]["achieved"] > 2 * 0.06
     lines = [json.loads(line) for line in (folder / "r/metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["kind"] == "progress"]
+    assert {line["total_samples"] for line in told} == {480}  # what it counts to is where it ends
+    assert told[-1]["samples"] == run["samples"]
     assert all(line["seconds"] > 0 for line in lines if line["kind"] == "round")
     assert not any(line["kind"] == "split" for line in lines)
     assert run["held_out_loss"] < 0.6 * run["baselines"]["guessing"]

@@ -48,7 +48,7 @@ from ravnest.driver.observe.report import (
     TakenOverEvent,
     WaitsForNodesEvent,
 )
-from ravnest.formatting import duration, loss_text, size
+from ravnest.formatting import clause, duration, loss_text, size
 
 
 class PlainView:
@@ -115,7 +115,7 @@ def event_line(event: RunEvent) -> str | None:
         case CheckpointWrittenEvent(path, number):
             return f"checkpoint of round {number}: {path}"
         case CheckpointRefusedEvent(number, reason):
-            return f"{reason}: there is no checkpoint of round {number}, and training goes on; make room"
+            return f"{clause(reason)}: there is no checkpoint of round {number}, and training goes on; make room"
         case StageSuspectedEvent(stage, node, silent_s, _, heard_again=True):
             return f"{stage} on {node} is heard again, after {silent_s:.0f} s"
         case StageSuspectedEvent(stage, node, silent_s, deadline_s):
@@ -147,8 +147,8 @@ def event_line(event: RunEvent) -> str | None:
                 for stage, (first, end) in event.units.items()
             )
             return (
-                f"{event.cluster} is started with {event.how}: {event.reason}; predicted: {duration(event.change_s)}"
-                f" until it trains{gain} ({where})"
+                f"{event.cluster} is started with {event.how}: {clause(event.reason)}; predicted:"
+                f" {duration(event.change_s)} until it trains{gain} ({where})"
             )
         case NodeJoinedEvent(known=True):
             why = f" ({event.why})" if event.why else ""
@@ -164,7 +164,8 @@ def event_line(event: RunEvent) -> str | None:
         case NodeSlowEvent():
             return f"node {event.node!r} is slow: {event.stage} computes {event.times:.1f} times as long as it used to"
         case NodesSharedOutEvent():
-            return f"{event.reason}: {', '.join(event.nodes)} of {event.cluster} may take the place of others' nodes"
+            nodes = f"{', '.join(event.nodes)} of {event.cluster}"
+            return f"{clause(event.reason)}: {nodes} may take the place of others' nodes"
         case SpareWarmEvent():
             return (
                 f"{event.node} is a warm spare of {event.stage}: it holds the anchor, after {duration(event.seconds)}"
@@ -174,13 +175,13 @@ def event_line(event: RunEvent) -> str | None:
             return f"{stage} holds the anchor after {duration(seconds)}: {where}"
         case ReplacementFailedEvent(cluster, reason, again_s):
             then = "it stays out of the run" if again_s is None else f"the next try is in {again_s:.0f} s"
-            return f"{cluster} could not be started anew: {reason}; {then}"
+            return f"{cluster} could not be started anew: {clause(reason)}; {then}"
         case RestartedEvent():
             how = ", planned anew for the nodes that are left" if event.planned_anew else ""
             begins = f"from {event.checkpoint}" if event.checkpoint else "from the start"
-            return f"{event.reason}; begins again {begins} in {event.wait_s:.0f} s{how}"
+            return f"{clause(event.reason)}; begins again {begins} in {event.wait_s:.0f} s{how}"
         case WaitsForNodesEvent(reason, at_most_s):
-            return f"{reason}; waits for nodes, for {duration(at_most_s)} at most"
+            return f"{clause(reason)}; waits for nodes, for {duration(at_most_s)} at most"
         case FailedEvent(reason):
             return f"the run has ended: {reason}"
         case NoticeEvent(text):

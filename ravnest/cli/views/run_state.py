@@ -87,4 +87,7 @@ def _samples(progress: ProgressEvent, *, goes_on: bool) -> str:
 
 
 def _ago(seconds: float | None) -> str:
-    return _NOTHING if seconds is None else f"{duration(seconds)} ago"
+    """Whole seconds: nobody reads a fraction of one, and the clock of another machine has none to offer."""
+    if seconds is None:
+        return _NOTHING
+    return "just now" if seconds < 1 else f"{seconds:.0f} s ago" if seconds < 59.5 else f"{duration(seconds)} ago"

@@ -9,27 +9,44 @@ for.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import Any
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _WIDTH = 79
+_TRAILING_BLANKS = re.compile(r" +(?=\n)")
 PIPED_WIDTH = 200
 """Columns of what goes to no terminal, unless the environment has COLUMNS."""
 
 
 def console(*, soft_wrap: bool = False, **options: Any) -> Console:
     """Returns a console of rich with its `options`. `soft_wrap`: what is printed on a terminal is broken by that alone;
-    elsewhere no sentence is broken."""
+    elsewhere no sentence is broken, and no line ends with blanks."""
     made = Console(soft_wrap=soft_wrap, **options)
     if made.is_terminal:
         return made
     width = None if os.environ.get("COLUMNS", "").isdigit() else PIPED_WIDTH
+    options["file"] = cast("TextIO", _WithoutTrailingBlanks(made.file))
     return Console(soft_wrap=True, width=width, **options)
+
+
+class _WithoutTrailingBlanks:
+    """A stream that leaves out the blanks with which rich fills the rows of a table."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_TRAILING_BLANKS.sub("", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def titled_table(title: str, first: str = "") -> Table:

@@ -65,9 +65,9 @@ class PhaseEvent:
 class ClusterProgress:
     """How far one cluster has come.
 
-    `samples`, `updates` and `rounds_merged` count from the run's first start; of a cluster that came during the run, the
-    first two count what it has made. `samples_per_s` is the rate of the last
-    15 s, or of the last two updates where these took longer. `loss` is the mean training loss since the event before,
+    `samples`, `updates` and `rounds_merged` count from the run's first start; the first two count what the cluster has
+    made, also of one that came during the run. `samples_per_s` is the rate of the last 15 s, or of the last two updates
+    where these took longer. `loss` is the mean training loss since the event before,
     and `max_staleness` the highest that was seen, in updates.
     """
 

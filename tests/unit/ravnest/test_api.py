@@ -42,6 +42,25 @@ def test_a_run_of_one_machine_says_so_where_the_plan_names_others(plan_file: Pat
     assert all_here(away, {f"192.0.2.{at}" for at in range(len(nodes))}) is None
 
 
+def test_run_tells_it_before_it_trains_and_not_where_an_address_is_given(
+    plan_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ravnest.load_plan(plan_file)
+    nodes = tuple(replace(node, address="192.0.2.9") for node in plan.fleet.nodes)
+    save_plan(replace(plan, fleet=replace(plan.fleet, nodes=nodes)), plan_file)
+    told: list[str] = []
+    monkeypatch.setattr("ravnest.driver.run", lambda *_, **__: told.append("trains"))
+    ravnest.run(plan_file, warn=told.append)
+    assert len(told) == 2
+    assert told[0].startswith("all ")
+    assert "192.0.2.9" in told[0]
+    with pytest.warns(UserWarning, match="nodes have addresses elsewhere"):
+        ravnest.run(plan_file)
+    told.clear()
+    ravnest.run(plan_file, warn=told.append, address="192.0.2.9:6379")
+    assert told == ["trains"]
+
+
 @pytest.mark.parametrize(
     ("address", "asked", "done"),
     [(None, None, False), ("192.0.2.1:6379", None, True), ("192.0.2.1:6379", False, False), (None, True, True)],

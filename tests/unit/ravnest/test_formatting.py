@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.formatting import beside_baselines, duration, listed, loss_text, size
+from ravnest.formatting import beside_baselines, clause, duration, listed, loss_text, size
 
 
 @pytest.mark.parametrize(
@@ -9,6 +9,10 @@ from ravnest.formatting import beside_baselines, duration, listed, loss_text, si
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_sentence_goes_on_without_its_full_stop() -> None:
+    assert clause("the disk is full.") == clause("the disk is full") == "the disk is full"
 
 
 @pytest.mark.parametrize(

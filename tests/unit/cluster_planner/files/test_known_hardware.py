@@ -1,5 +1,6 @@
 """Hardware is found by the names that people and drivers give it, and stands for what a node does not state."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,18 @@ def test_a_name_may_be_written_in_many_ways(text: str, name: str) -> None:
 def test_an_unknown_name_is_told_with_those_that_are_alike() -> None:
     with pytest.raises(ValueError, match=r"'rtx 3065'.* did you mean rtx 3060"):
         hardware_named("rtx 3065")
-    with pytest.raises(ValueError, match=r"known are gtx 1060.*give gflops and memory_gb"):
+    with pytest.raises(ValueError, match=r"`ravnest explain hardware`.*give gflops and memory_gb") as told:
         hardware_named("abacus")
+    assert len(str(told.value)) < 200
+
+
+def test_the_file_reference_lists_all_names() -> None:
+    reference = (Path(__file__).parents[4] / "docs/file-formats.md").read_text(encoding="utf-8")
+    (row,) = [line for line in reference.splitlines() if line.startswith("| `hardware` |")]
+    assert re.findall(r"`([^`]+)`", row.partition("Known are ")[2]) == sorted(KNOWN, key=lambda name: name not in CPUS)
+
+
+CPUS = ("laptop", "desktop")
 
 
 def fleet(folder: Path, node: str) -> Path:

@@ -15,6 +15,12 @@ def test_options_answer_the_questions_and_the_next_commands_are_told(tmp_path: P
     assert 'name: "attic"' in (folder / "nodes.yaml").read_text()
 
 
+def test_where_nobody_can_be_asked_it_is_said_what_was_taken(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "a"), "--machines", "desk", "--kind", "images"])
+    assert done.stderr == "note: nobody can be asked here; taken for granted: --hardware laptop --mbps 40 --minutes 5\n"
+    assert CliRunner().invoke(app, ["init", str(tmp_path / "b"), "--yes"]).stderr == ""
+
+
 def test_a_terminal_is_asked_what_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ravnest.cli.init.asks_here", lambda: True)
     said = "numbers\ndesk\nrtx 3060\n100\n2\n"
@@ -22,7 +28,7 @@ def test_a_terminal_is_asked_what_is_not_given(tmp_path: Path, monkeypatch: pyte
     assert done.exit_code == 0, done.output
     assert done.output.count("?") == 5
     nodes = (tmp_path / "job/nodes.yaml").read_text()
-    assert '{name: "desk", hardware: "rtx 3060", up_mbps: 100, down_mbps: 100}' in nodes
+    assert '{name: "desk", hardware: "rtx 3060", gflops: 0.656, up_mbps: 100, down_mbps: 100}' in nodes
     assert "minutes: 2" in (tmp_path / "job/job.yaml").read_text()
 
 

@@ -24,7 +24,7 @@ def test_what_happened_and_what_a_stage_left_are_printed(tmp_path: Path) -> None
     (run / "logs").mkdir()
     (run / "logs/c0.s1.log").write_text("Traceback\n")
     told = CliRunner().invoke(app, ["logs", str(run), "--follow"])  # it has ended: nothing to wait for
-    assert told.stdout == "0 ms · training\n2.0 s · checkpoint of round 3: here\n"
+    assert told.stdout == "0.0 s · training\n2.0 s · checkpoint of round 3: here\n"
     assert CliRunner().invoke(app, ["logs", str(run), "c0.s1"]).stdout == "Traceback\n"
 
 
@@ -40,13 +40,13 @@ def test_a_line_names_each_session_whose_clock_begins_anew(tmp_path: Path) -> No
         writer.write("phase", 8.0, **as_plain(PhaseEvent("training")))
     said = "the run was resumed or began again, and its clock goes on from 0"
     assert CliRunner().invoke(app, ["logs", str(run)]).stdout.splitlines() == [
-        "0 ms · training",
+        "0.0 s · training",
         "2.0 s · checkpoint of round 3: here",
         f"session 2: {said}",
-        "0 ms · resuming",
-        "0 ms · training",
+        "0.0 s · resuming",
+        "0.0 s · training",
         f"session 3: {said}",
-        "0 ms · training",
+        "0.0 s · training",
         "8.0 s · draining",
         "8.0 s · taken over after round 3, with 96 samples and nothing started anew: c0 train on",
         "8.0 s · training",
@@ -74,7 +74,7 @@ def test_a_run_that_may_go_on_on_another_machine_is_followed(tmp_path: Path, mon
 
     monkeypatch.setattr(logs.time, "sleep", its_end)
     told = CliRunner().invoke(app, ["logs", str(run), "-f"])
-    assert told.stdout == "0 ms · training\n5.0 s · saving\n"
+    assert told.stdout == "0.0 s · training\n5.0 s · saving\n"
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

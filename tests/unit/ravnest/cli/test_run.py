@@ -78,3 +78,10 @@ def test_with_a_page_its_link_is_told_and_the_folder_is_chosen_before(
     assert served == [(tmp_path / "r", 7), "ended"]
     assert asked["out"] == tmp_path / "r"
     assert "note: page: http://here" in told.stderr
+
+
+def test_a_port_behind_page_is_told_the_option_that_was_meant(asked: dict[str, Any]) -> None:
+    refused = CliRunner().invoke(app, ["run", "--page", "8000"])
+    assert isinstance(refused.exception, ravnest.InvalidInput)
+    assert refused.exception.hint == "the page's port is given as --page-port 8000"
+    assert "plan" not in asked

@@ -1,5 +1,7 @@
 import io
 import json
+import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from typer.testing import CliRunner
 from cluster_planner import Fleet, Plan, make_plan, save_plan
 from ravnest.cli.main import app
 from ravnest.cli.views.simulation import show_simulation
-from ravnest.errors import InvalidInput
+from ravnest.cli.views.steps import Steps
+from ravnest.errors import Interrupted, InvalidInput
 from ravnest.simulator import simulate
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
@@ -72,6 +75,42 @@ def test_what_of_the_scenario_comes_too_late_is_named(plan_file: Path, tmp_path:
     assert "stalls[0] (n1 at 50000 s)" in told.stdout
     document = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)
     assert document["unreached"] == ["stalls[0] (n1 at 50000 s)"]
+
+
+def test_ctrl_c_ends_it_with_the_figures_so_far(
+    plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[float] = []
+
+    def done(_: Steps, part: float) -> None:
+        heard.append(part)
+        if len(heard) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Steps, "done", done)
+    told = CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "2000000", "--out", str(tmp_path)])
+    assert told.exit_code == Interrupted.exit_code, told.output
+    document = json.loads((tmp_path / "simulated.json").read_text(encoding="utf-8"))
+    assert document["stopped_early"]
+    assert 0 < document["samples"] < 1_000_000
+    assert f"{document['samples']:,} samples" in told.stdout
+    assert "Samples per second" in told.stdout
+
+
+def test_a_terminal_sees_how_far_it_is_and_what_is_left(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+
+    def shown_on(**options: object) -> Console:
+        return Console(file=screen, force_terminal=bool(options.get("stderr")), width=80)
+
+    monkeypatch.setattr("ravnest.cli.views.tables.console", shown_on)
+    told = CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", "24000"])
+    assert told.exit_code == 0, told.output
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+    bars = [line.rstrip() for line in lines if line.startswith("simulating")]
+    assert bars
+    assert re.fullmatch(r"simulating .* 100%  .* simulated, [\d,]+ events  left: \d+:\d\d", bars[-1])
+    assert max(map(len, bars)) <= 80
 
 
 def test_unless_told_it_ends_where_the_job_does(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_once_it_trains_it_is_told_what_there_is_to_go_on_from(
     assert str(lost) == "desk is silent; there was no checkpoint yet"
     checkpoint(folder, plan, job)
     checkpoint(folder, plan, job)
-    resumed = failed(monkeypatch, plan, job, folder, RunFailed("no room"), ["starting Ray"])
+    resumed = failed(monkeypatch, plan, job, folder, RunFailed("no room."), ["starting Ray"])
     command = f"ravnest run plan.yaml --resume --out {folder.path}"
     assert str(resumed) == f"no room; go on from checkpoint-000002 with: {command}"
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_no_resume_would_take_is_not_offered(
     checkpoint(folder, plan, job)
     damaged = checkpoint(folder, plan, job)
     (damaged / "optimizer-c1-000.safetensors").unlink()
-    error = failed(monkeypatch, plan, job, folder, RunFailed("no room"), ["training"])
+    error = failed(monkeypatch, plan, job, folder, RunFailed("no room."), ["training"])
     assert str(error) == (
         f"no room; it cannot be resumed as it is: {damaged}: the latest checkpoint is damaged:"
         " optimizer-c1-000.safetensors is missing; to resume from checkpoint-000001, write that name into"

@@ -30,18 +30,21 @@ def test_what_becomes_a_curve_over_the_samples_of_the_fleet(tmp_path: Path) -> N
     from ravnest.driver.observe.metrics_file import read_metrics
 
     points = list(scalars(read_metrics(written(tmp_path) / "metrics.jsonl")))
-    assert points == [
-        Scalar("staleness/a.s0", 0.5, 96, 1.0),
-        Scalar("loss/a", 2.5, 108, 1.5),
-        Scalar("lr/a", 0.5, 108, 1.5),
-        Scalar("staleness/a.s1", 0.5, 108, 1.5),
-        Scalar("lr/a", 0.5, 120, 1.75),  # the loss was no number
-        Scalar("samples_per_s/a", 30.0, 120, 2.0),
-        *(Scalar(f"time_{name}/a.s0", SHARES[name], 120, 2.0) for name in list(SHARES)[:5]),
-        Scalar("tensor_bytes/a.s0", 7.0, 120, 2.0),
-        Scalar("held_out/loss", 1.5, 130, 3.0),
-        Scalar("held_out/accuracy", 0.25, 130, 3.0),
-    ]
+    assert (
+        points
+        == [
+            Scalar("staleness/a.s0", 0.5, 96, 1.0),
+            Scalar("loss/a", 2.5, 108, 1.5),
+            Scalar("lr/a", 0.5, 108, 1.5),
+            Scalar("staleness/a.s1", 0.5, 108, 1.5),
+            Scalar("lr/a", 0.5, 120, 1.75),  # the loss was no number
+            Scalar("samples_per_s/a", 30.0, 120, 2.0),
+            *(Scalar(f"time_{name}/a.s0", SHARES[name], 120, 2.0) for name in list(SHARES)[:5]),
+            Scalar("tensor_bytes/a.s0", 7.0, 120, 2.0),
+            Scalar("held_out/loss", 1.5, 130, 3.0),
+            Scalar("held_out/accuracy", 0.25, 130, 3.0),
+        ]
+    )
 
 
 def update_of(cluster: str, update: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ravnest.job.config import load_job
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.workload import workload
 from ravnest.templates import KINDS, Answers, write_first_files
-from ravnest.templates.first_files import FEWEST_ROUNDS
+from ravnest.templates.first_files import FEWEST_ROUNDS, MICRO_BATCHES_PER_S
 from tests.support.local import plan_with
 from tests.unit.examples.test_training import trained
 
@@ -58,6 +58,9 @@ def test_the_files_say_what_was_answered(tmp_path: Path) -> None:
     assert load_job(made[0]).stop.minutes == 7.5
 
 
+FAST = (["rtx 3060"], 100.0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_planner_lets_all_machines_train_whatever_they_have(kind: str, tmp_path: Path) -> None:
     write_first_files(tmp_path / "costs", answers(kind=kind))
@@ -68,13 +71,24 @@ def test_the_planner_lets_all_machines_train_whatever_they_have(kind: str, tmp_p
     assert costs.parameter_bytes == pytest.approx(1e6 * KINDS[kind].weights_mb, rel=0.05)
     flops = 3 * sum(unit.flops for unit in costs.units)
     assert flops == pytest.approx(1e9 * KINDS[kind].gflop_per_sample, rel=0.1)
-    for hardware, mbps in ((["laptop"], 40.0), (["desktop"], 40.0), (["laptop"], 5.0), (["rtx 3060"], 100.0)):
+    for hardware, mbps in ((["laptop"], 40.0), (["desktop"], 40.0), (["laptop"], 5.0), (["rtx 3060"], 40.0), FAST):
         folder = tmp_path / f"{hardware[0]}-{mbps:g}"
         made = write_first_files(folder, answers(kind=kind, hardware=hardware, mbps=mbps))
         plan = make_plan(load_fleet(made[1]), costs, workload(load_job(made[0])), job={}, job_file="job.yaml")
         assert {stage.node for cluster in plan.clusters for stage in cluster.stages} == {"desk", "attic"}, hardware
         rounds = 300 * plan.predicted.samples_per_s / load_job(made[0]).average_every
         assert rounds >= FEWEST_ROUNDS, "in five minutes"
+
+
+@pytest.mark.parametrize("hardware", [["laptop"], ["rtx 3060"], ["h100", "laptop"]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_rounds_and_five_evaluations_fit_into_three_minutes_of_processors_whatever_hardware_was_said(
+    kind: str, hardware: list[str], tmp_path: Path
+) -> None:
+    job = load_job(write_first_files(tmp_path, answers(kind=kind, hardware=hardware, minutes=3.0))[0])
+    samples_per_s = 2 * min(20.0 / KINDS[kind].gflop_per_sample, MICRO_BATCHES_PER_S * job.micro_batch)
+    assert 180 * samples_per_s >= 10 * job.average_every
+    assert 180 * samples_per_s >= 5 * (job.evaluate_every or 0) > 0
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:

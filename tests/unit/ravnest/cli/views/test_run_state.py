@@ -35,6 +35,13 @@ def test_a_run_that_was_killed_before_it_trained_shows_what_there_is() -> None:
     assert "logs runs/first/logs/ray.log" in lines
 
 
+def test_it_is_told_in_whole_seconds_how_long_ago_something_was() -> None:
+    for silent_s, said in ((0.0616, "just now"), (1.26, "1 s ago"), (59.2, "59 s ago"), (75.0, "1 min 15 s ago")):
+        out = StringIO()
+        show_status(replace(KILLED, silent_s=silent_s), Console(file=out, width=80, soft_wrap=True))
+        assert f"wrote last  {said}" in out.getvalue()
+
+
 def test_why_a_run_has_failed_stands_below_its_state() -> None:
     out = StringIO()
     show_status(replace(KILLED, state="failed", reason="desk is silent"), Console(file=out, width=80, soft_wrap=True))

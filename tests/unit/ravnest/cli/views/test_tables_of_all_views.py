@@ -232,7 +232,7 @@ VIEWS = {
     ),
     "runs": View(
         lambda console: show_runs([RUN, replace(KILLED, path=FOLDER)], console),
-        ("running", "killed (rehearsal)", "1.0 s ago"),
+        ("running", "killed (rehearsal)", "1 s ago"),
         (str(FOLDER),),
         coloured=True,
     ),
