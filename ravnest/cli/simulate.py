@@ -13,6 +13,9 @@ from typing import Annotated
 
 import typer
 
+_LEAST_BAR, _WIDEST_BAR, _BESIDE_BAR = 4, 40, 72
+"""Columns of the bar, and of what stands beside it at most, with some millions of events."""
+
 
 def simulate(
     plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
@@ -61,8 +64,9 @@ figures so far.
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="out")
     shown = TextColumn("{task.percentage:.0f}%  {task.fields[at]}  left:")
-    columns = (TextColumn("simulating"), BarColumn(), shown, TimeRemainingColumn(compact=True))
     shown_on = console(stderr=True)
+    bar = BarColumn(bar_width=max(_LEAST_BAR, min(_WIDEST_BAR, shown_on.width - _BESIDE_BAR)))
+    columns = (TextColumn("simulating"), bar, shown, TimeRemainingColumn(compact=True))
     with (
         Progress(*columns, console=shown_on, transient=True, disable=as_json or not shown_on.is_terminal) as progress,
         Steps(console(stderr=True, quiet=as_json or shown_on.is_terminal)) as steps,
