@@ -401,7 +401,7 @@ def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -
     steps = "['dragstart', 'dragover', 'drop']"
     driver.execute_script(f"window.seen = []; for (const e of {steps}) addEventListener(e, () => seen.push(e));")
     held, onto = (driver.find_element(By.CSS_SELECTOR, node(name)) for name in (first, other))
-    ActionChains(driver).click_and_hold(held).move_by_offset(8, 8).move_to_element(onto).release().perform()
+    ActionChains(driver).drag_and_drop(held, onto).perform()  # as a mouse does it
     until(driver, lambda: texts(driver, "section:first-of-type li b")[0] == first)
     heard = driver.execute_script("return seen")
     assert (heard[0], heard[-1], set(heard[1:-1])) == ("dragstart", "drop", {"dragover"})
