@@ -100,7 +100,11 @@ class GroupOwner:
         return self._follow(self._membership.handle(MemberLost(member, reason[:MAX_REASON_CHARACTERS])), now_s)
 
     def take(self, member: str, message: Message, now_s: float) -> list[Said] | None:
-        """Return what follows from a message of `member`, who has joined, or None if it may not say that now."""
+        """Return what follows from a message of `member`, who has joined, or None if it may not say that now; one that
+        has left may say nothing.
+        """
+        if member not in self._joined:
+            return None
         self._watch.heard(member, now_s)
         if isinstance(message, AliveMessage):
             self._watch.reported(member, message.report, now_s)

@@ -25,6 +25,7 @@ from ring_allreduce.group.control_messages import (
     RENDEZVOUS,
     FrameReader,
     JoinMessage,
+    LeavingMessage,
     PutOutMessage,
     RefusedMessage,
     WelcomeMessage,
@@ -259,6 +260,8 @@ class Rendezvous:
             self._drop(connection, f"it sent {type(message).__name__} out of turn")
         else:
             self._say(said)
+            if isinstance(message, LeavingMessage):  # its name is free from now on, and it has no say under it
+                self._drop(connection, "it left")
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         self._send(connection, RefusedMessage(reason=reason))

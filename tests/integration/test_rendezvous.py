@@ -15,11 +15,13 @@ from ring_allreduce import Group, PeerLost, RavnestError, Rendezvous
 from ring_allreduce.group import rendezvous as module
 from ring_allreduce.group.control_messages import (
     FIRST_FRAME_BYTES,
+    AliveMessage,
     CommittedMessage,
     FinishedMessage,
     FrameReader,
     HeldMessage,
     JoinMessage,
+    LeavingMessage,
     MemberAddress,
     PutOutMessage,
     ReformedMessage,
@@ -28,12 +30,14 @@ from ring_allreduce.group.control_messages import (
     WelcomeMessage,
     framed,
 )
+from ring_allreduce.group.liveness import Report
 from ring_allreduce.ring import RING_KINDS
 from ring_allreduce.transport import Codec, PeerAddress, ZmqEndpoint
 
 pytestmark = pytest.mark.timeout(60)
 
 DEADLINE_S = 20.0
+LEAVING = LeavingMessage(reason="enough")
 FINISHED = FinishedMessage(epoch=1, round=1)
 
 
@@ -117,16 +121,33 @@ def test_a_connection_that_does_not_join_is_closed(monkeypatch):
         [join(), FINISHED],
         [join(), HeldMessage(epoch=0, rounds=[], form="")],
         [join(), PutOutMessage(epoch=1, reason="", refused=False)],
+        [join(), LEAVING],
+        [join(), LEAVING, AliveMessage(report=Report())],
+        [join(), LEAVING, LEAVING],
     ],
     ids=lambda said: " ".join(type(message).__name__ for message in said),
 )
 def test_what_is_out_of_turn_ends_the_connection_without_an_answer(rendezvous, said):
     with connect(rendezvous) as peer:
         assert isinstance(hear(peer)[0], WelcomeMessage)
-        for message in said:
-            send_message(peer, message)
+        peer.sendall(b"".join(map(framed, said)))
         assert hear(peer) == []
         assert_still_serves(rendezvous)
+
+
+def test_who_has_left_before_all_had_come_does_not_speak_for_the_next_one_of_its_name(rendezvous):
+    with connect(rendezvous) as left, connect(rendezvous) as a:
+        for member in (left, a):
+            assert isinstance(hear(member)[0], WelcomeMessage)
+        send_message(left, join(name="a"))
+        send_message(left, LEAVING)
+        assert hear(left) == []
+        send_message(a, join(name="a"))
+        left.close()
+        with connect(rendezvous) as b:
+            assert isinstance(hear(b)[0], WelcomeMessage)
+            send_message(b, join(name="b"))
+            assert list(hear(a)[0].members) == list(hear(b)[0].members) == ["a", "b"]
 
 
 def test_who_never_joined_has_no_say_in_a_complete_group(rendezvous):

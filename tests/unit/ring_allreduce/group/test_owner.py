@@ -53,6 +53,17 @@ def test_who_leaves_before_the_group_begins_makes_room():
     assert owner.take("a", c.FinishedMessage(epoch=0, round=1), 3.0) is None, "there is nothing to finish yet"
 
 
+def test_who_has_left_has_no_say_any_more():
+    waiting, complete = GroupOwner(2, Patience()), met()
+    waiting.join(join("a", 2), 0.0)
+    for owner in (waiting, complete):
+        owner.take("a", c.LeavingMessage(reason="enough"), 2.0)
+        assert "a" not in owner.members
+        for message in (c.AliveMessage(report=Report(round=1)), c.LeavingMessage(reason="again")):
+            assert owner.take("a", message, 3.0) is None
+        assert owner.check(1000.0) is not None
+
+
 def test_a_round_is_committed_when_all_have_finished_it():
     owner = met()
     said = [owner.take(name, c.FinishedMessage(epoch=1, round=1), 2.0) for name in "abc"]
