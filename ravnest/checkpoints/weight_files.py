@@ -212,7 +212,7 @@ def _indexed(index: Path) -> dict[str, StoredTensor]:
         try:
             listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             files = {name: str(file) for name, file in listed.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InvalidInput("must hold `weight_map`, tensor names with their files", path=str(index)) from None
     for name, file in files.items():
         if Path(file).name != file or not (index.parent / file).is_file():

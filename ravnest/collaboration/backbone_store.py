@@ -165,6 +165,6 @@ class BackboneStore:
             read = Secrets(**json.loads(path.read_text(encoding="utf-8")))
             bytes.fromhex(read.token)
             read.keys()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidInput("expected the keys that an earlier start wrote", path=str(path)) from error
         return read

@@ -82,6 +82,6 @@ def parsed_people(data: bytes, path: Path) -> People:
         listed = [Person(**entry) for entry in json.loads(data.decode())]
         if any(type(getattr(one, key)) is not kind for one in listed for key, kind in _KINDS.items()):
             raise TypeError
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInput("expected a list of people, as ravnest collaborate writes it", path=str(path)) from error
     return People({person.key: person for person in listed})

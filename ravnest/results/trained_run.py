@@ -89,5 +89,5 @@ def _summarised(folder: RunFolder) -> str | None:
     """Return the name of the checkpoint with which the run last ended; its final weights are those of it."""
     try:
         return Path(json.loads(folder.summary.read_text(encoding="utf-8"))["checkpoint_path"]).name
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # the run was ended before it wrote its summary

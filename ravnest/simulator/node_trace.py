@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ravnest.errors import InvalidInput
@@ -34,12 +35,12 @@ def read_trace(
         if Path(path).stat().st_size > MOST_BYTES:
             raise InvalidInput(f"is larger than {MOST_BYTES >> 20} MiB", path=str(path))
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError, too
         raise InvalidInput(f"cannot be read: {error}", path=str(path)) from None
     found: list[NodeChange] = []
     there: set[str] = set()
     last_ms = 0.0
-    for number, row in enumerate(csv.reader(text.splitlines()), start=1):
+    for number, row in enumerate(_rows(text, path), start=1):
         if not row:
             continue
         at_ms, kind, node = _parsed(row, path, number)
@@ -64,6 +65,14 @@ def read_trace(
     if not found:
         raise InvalidInput("holds no change: a line is milliseconds,add|remove,node", path=str(path))
     return tuple(sorted(found, key=lambda each: each.at_s))
+
+
+def _rows(text: str, path: str | os.PathLike[str]) -> Iterator[list[str]]:
+    rows = csv.reader(text.splitlines())
+    try:
+        yield from rows
+    except csv.Error as error:  # a field that is longer than the module takes
+        raise InvalidInput(f"cannot be read: {error}", path=str(path), key=f"line {rows.line_num}") from None
 
 
 def _parsed(row: list[str], path: str | os.PathLike[str], number: int) -> tuple[float, str, str]:

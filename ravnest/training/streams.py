@@ -232,7 +232,7 @@ class _Cursor:
         try:
             found = json.loads(self._file.read_text()) if self._file is not None else []
             return [each for each in found if all(type(each[key]) is kind for key, kind in _MARK.items())]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return []
 
     def _go_to_kept(self, number: int) -> None:

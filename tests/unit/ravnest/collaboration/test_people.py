@@ -36,7 +36,14 @@ def test_nobody_has_come_yet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[1]", '[{"key": "k"}]', '[{"key": "k", "name": "n", "samples": "many"}]', '[{"key": "k", "name": 5}]'],
+    [
+        "{",
+        "[1]",
+        '[{"key": "k"}]',
+        '[{"key": "k", "name": "n", "samples": "many"}]',
+        '[{"key": "k", "name": 5}]',
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)

@@ -41,6 +41,7 @@ def test_notice_comes_before_a_node_is_gone(tmp_path: Path) -> None:
         ("0,remove,a", "line 1: node 'a' is not there"),
         ("5,add,a\n1,add,b", "line 2: its lines have to be in the order"),
         ("", "holds no change"),
+        pytest.param("0,add,a\n1,add," + "b" * 200_000, "line 2: cannot be read: field larger", id="a long field"),
     ],
 )
 def test_errors_name_the_file_and_the_line(tmp_path: Path, text: str, said: str) -> None:
@@ -52,3 +53,8 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path, text: str, said: str)
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"none\.csv"):
         read_trace(tmp_path / "none.csv", speed=1.0, noticed_after_s=0.0, notice_s=0.0)
+
+
+def test_a_path_that_none_can_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_trace(tmp_path / "t\0.csv", speed=1.0, noticed_after_s=0.0, notice_s=0.0)
