@@ -124,6 +124,10 @@ class ClusterStarts:
         if kept is not None and cluster in self._found:
             self._broken[cluster] = f"{stage}, which stood by, has ended"
 
+    def returns(self, stage: str) -> bool:
+        """Whether the cluster of a stage that is lost is there again at once: its warm spare holds the anchor."""
+        return self.warm is not None and stage in self.warm.holding
+
     def stands_by(self, stage: str) -> bool:
         """Whether the stage keeps its state for a cluster that is lost."""
         return any(stage in kept for kept in self._kept.values())

@@ -122,8 +122,9 @@ class RunControl:
 
     def tick(self, elapsed_s: float) -> list[ins.Instruction]:
         """Stop the run when its time is over. `elapsed_s` counts from the beginning of training."""
-        limit_s = self._shape.stop_s
-        return self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else []
+        limit_s, late = self._shape.stop_s, [r.ReturnGivenUp(name) for name in self.clusters.overdue(elapsed_s)]
+        out = [each for event in late for each in self._follow(self.rounds.handle(event, 0.0))]
+        return out + (self.stop(evaluate=True) if limit_s is not None and elapsed_s >= limit_s else [])
 
     def ask(self, what: Literal["checkpoint", "evaluate"]) -> list[ins.Instruction]:
         """A user wants an evaluation, or a checkpoint: of the next round, which opens where none is under way."""
@@ -247,7 +248,7 @@ class RunControl:
             raise NodeLost(reason)
         asked = cluster == self._evaluations.by
         out = self._drop(cluster, stage, reason, stands_by=stands_by and self._shape.stands_by)
-        out += self._follow(self.rounds.handle(r.MemberLost(stage, reason, spoils), 0.0))
+        out += self._follow(self.rounds.handle(r.MemberLost(stage, reason, spoils, self.clusters.awaits(cluster)), 0.0))
         if asked:
             self._evaluations.end()
             # A run that is about to end does not wait for the weights of one more cluster on the way.

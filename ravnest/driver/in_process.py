@@ -7,6 +7,7 @@ a real run only in who carries the bytes and who schedules.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -32,7 +33,16 @@ from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.joining import JoiningStage
 from ravnest.stage.runtime import StageRuntime
 from ravnest.stage.setup import StageSetup
-from ring_allreduce.transport import Delivery, Endpoint, InProcessNetwork, Lane, Message, Outbox
+from ring_allreduce.transport import (
+    Delivery,
+    Endpoint,
+    InProcessNetwork,
+    Lane,
+    LinkShape,
+    Message,
+    NodeShape,
+    Outbox,
+)
 
 _TURNS_WITHOUT_NEWS = 10_000
 _TURN_S = 1e-3
@@ -75,11 +85,14 @@ class LocalRun:
         *,
         plan: Plan | None = None,
         order: Callable[[Sequence[str]], Sequence[str]] = lambda stages: stages,
+        links: Mapping[tuple[str, str], LinkShape] = MappingProxyType({}),
+        nodes: Mapping[str, NodeShape] = MappingProxyType({}),
     ) -> None:
         """`plan` is needed where stages are lost. `order` is called before each turn with the names of all stages, in
-        the plan's order. It returns those that take their turn, in their order."""
+        the plan's order. It returns those that take their turn, in their order. `links` and `nodes` are those of the
+        network that are emulated, see InProcessNetwork."""
         self._now_s = 0.0
-        self.network = network = InProcessNetwork(now=self.now)
+        self.network = network = InProcessNetwork(now=self.now, links=links, nodes=nodes)
         self.driver: Endpoint = network.endpoint(m.DRIVER, m.codec())
         endpoints = {name: network.endpoint(name, m.codec()) for name in setups}
         addresses = {name: endpoint.address for name, endpoint in endpoints.items()}

@@ -240,11 +240,10 @@ class DriverLoop:
             progress = message.finished != self._finished.get(delivery.sender, 0)
             self._finished[delivery.sender] = message.finished
             self._outbox.got(delivery.sender, message.finished)
-            cluster, _ = stage_place(delivery.sender)
             if progress:
                 self._watch.computed(delivery.sender, awake_s)
-            if progress and self._recovery is not None and cluster in self._handed:
-                self._recovery.starts.replacements.handing(cluster, awake_s)
+            if progress and self._recovery is not None and stage_place(delivery.sender)[0] in self._handed:
+                self._recovery.starts.replacements.handing(stage_place(delivery.sender)[0], awake_s)
         self._watch.heard(delivery.sender, awake_s, progress=progress)
         if self._trace is not None:
             self._trace.draw(delivery.sender, message, now_s)
@@ -364,6 +363,8 @@ class DriverLoop:
             raise NodeLost(reason)
         self._stages.discard(stage)
         self._endpoint.disconnect([stage])
+        if stands_by and self._recovery is not None and self._recovery.starts.returns(stage):
+            self._control.clusters.returns(stage_place(stage)[0])
         self._follow(self._control.lost(stage, reason, stands_by=stands_by, spoils=spoils))
 
     def _take_end(self, end: StageEnded) -> None:

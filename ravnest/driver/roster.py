@@ -3,12 +3,14 @@
 In: who comes and goes. Out: names of clusters and of their stages, and what those are told of rounds.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ravnest.driver.instructions import SendToStage
 from ravnest.driver.newcomers import Newcomers
 from ravnest.pipeline import stage_name
+from ravnest.recovery import RETURNS_S
 from ravnest.stage import epoch_messages as em
 from ravnest.stage.messages import Drained, FinishRounds
 
@@ -26,6 +28,8 @@ class Roster:
         self.leaving: dict[str, str] = {}
         """Those of them that leave with notice, with the reason."""
         self._given = dict(given)
+        self._returning: dict[str, float] = {}
+        """Lost clusters that are about to be here again, and until when the rounds wait for each."""
 
     def __contains__(self, cluster: str) -> bool:
         return cluster in self._counts
@@ -76,7 +80,23 @@ class Roster:
     def add(self, cluster: str, stages: int) -> None:
         """A cluster of so many stages has come. It follows the rounds at first."""
         self._counts[cluster] = stages
+        self._returning.pop(cluster, None)
         self.newcomers.add(cluster, self.stages_of(cluster))
+
+    def returns(self, cluster: str) -> None:
+        """A cluster is being lost, and warm spares take its places: it is about to be here again."""
+        if cluster in self.staying:
+            self._returning[cluster] = math.inf
+
+    def awaits(self, cluster: str) -> bool:
+        """Whether a cluster is about to be here again."""
+        return cluster in self._returning
+
+    def overdue(self, now_s: float) -> list[str]:
+        """The clusters for which the rounds have waited long enough, each once."""
+        until_s = {name: min(at_s, now_s + RETURNS_S) for name, at_s in self._returning.items()}
+        self._returning = {name: at_s for name, at_s in until_s.items() if now_s < at_s}
+        return [name for name in until_s if name not in self._returning]
 
     def remove(self, cluster: str) -> str | None:
         """The cluster is gone. Returns the reason for which it was leaving; None where it was not."""

@@ -212,6 +212,10 @@ class LineEndpoint:
         self.stats.sent[peer, lane].add(size)
         self._tend(peer, time.monotonic())
 
+    def queued(self, peer: str, lane: Lane) -> int:
+        """How many messages wait for a line to `peer`; both lanes are one line."""
+        return len(self._peers[peer].queued) if peer in self._peers else 0
+
     def poll(self, timeout_s: float) -> list[Delivery]:
         """Send what may leave, and return what arrived; wait up to `timeout_s` when nothing has."""
         now_s = time.monotonic()

@@ -9,7 +9,7 @@ from ravnest.recovery.handing_on import HandingOn, Way
 from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_nodes
 from ravnest.recovery.nodes_left import NodesLeft
-from ravnest.recovery.placing import READY_AFTER_S, SPARE_AGAIN_S, Nodes, Place, Placement, beside, place
+from ravnest.recovery.placing import READY_AFTER_S, RETURNS_S, SPARE_AGAIN_S, Nodes, Place, Placement, beside, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.replanning import Replanning, lasts_s
 from ravnest.recovery.restarting import Restarts, can_begin, look_for_nodes_s, plan_among, plan_for
@@ -18,6 +18,7 @@ from ravnest.recovery.slowness import NodeSlow, Slowness
 __all__ = [
     "ADDED",
     "READY_AFTER_S",
+    "RETURNS_S",
     "SPARE_AGAIN_S",
     "Donors",
     "Giver",

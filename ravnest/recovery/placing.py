@@ -36,6 +36,9 @@ Ray, Python, torch, the job. On two cores that other programs used, too, it was 
 WARM_S = 2.0
 """How long it takes where no process has to be started: warm spares, or ready processes, take all lost places."""
 
+RETURNS_S = 10.0
+"""So long the rounds wait for a lost cluster whose warm spares take its places: five times what that takes."""
+
 READY_AFTER_S = 20.0
 """A stage trains for so long before a process is made ready beside it, which takes a core for some seconds."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ravnest.errors import RunFailed
 from ravnest.pipeline import events as ev
-from ravnest.recovery import Way
+from ravnest.recovery import RETURNS_S, Way
 from ravnest.simulator.clock import Action
 from ravnest.simulator.fleet import VirtualFleet, VirtualRing
 from ravnest.simulator.handed_progress import HandedProgress
@@ -110,8 +110,9 @@ class VirtualRounds:
         self._when_all_drained()
         self._let_go()
 
-    def lose(self, who: str, reason: str) -> bool:
-        """The driver notices that a stage is lost: its cluster leaves. Returns whether one is left that trains."""
+    def lose(self, who: str, reason: str, *, returns: bool = False) -> bool:
+        """The driver notices that a stage is lost: its cluster leaves, and `returns` where warm spares take all places.
+        Returns whether one is left that trains."""
         cluster = self._members[who].stage.cluster
         for stage in self._clusters.pop(cluster, ()):
             stage.die()
@@ -126,7 +127,9 @@ class VirtualRounds:
                     stage.die()
             return False
         if self._rings:
-            self.own(rounds.MemberLost(who, reason))
+            self.own(rounds.MemberLost(who, reason, returns=returns))
+            if returns:
+                self._clock.after(RETURNS_S, self.own, rounds.ReturnGivenUp(cluster))
         self._when_all_drained()
         return True
 

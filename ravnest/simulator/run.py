@@ -123,13 +123,13 @@ class VirtualRun:
             windows=tuple(self._windows),
         )
 
-    def lose(self, who: str, reason: str) -> None:
+    def lose(self, who: str, reason: str, *, returns: bool = False) -> None:
         """The driver notices that a stage is lost: its cluster leaves the run, which ends where no other trains.
 
-        What it had not averaged does not count any more.
+        What it had not averaged does not count any more. `returns`: warm spares take all places that are lost.
         """
         cluster, vanished = self.stages[who].cluster, self.rounds.handed.vanished
-        if not self.rounds.lose(who, reason):
+        if not self.rounds.lose(who, reason, returns=returns):
             self.all_lost_s = self.clock.now_s
             self._mark_drain()
         if self._fleet.rings:

@@ -269,7 +269,7 @@ class Session:
         if notice:
             gone = {name for name, each in places.items() if each.node in left}
         self._gone[cluster] = gone
-        run.lose(who, reason)
+        run.lose(who, reason, returns=not notice and gone <= self._spares.holding(gone).keys())
         if not run.draining:
             self._spares.cluster_lost(self.plan, cluster, gone)
             at_once = not notice and gone <= self._spares.takers(gone)

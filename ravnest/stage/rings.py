@@ -39,6 +39,10 @@ from ring_allreduce.rounds import (
 )
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
+CHUNKS_BESIDE_FOLLOWERS = 8
+"""Where a ring is followed, so many chunks for a member may be queued at once, which is 0.4 s of a link: what is sent
+to a follower does not wait for the rest of them, and the link is not idle until chunks are sent again."""
+
 
 @dataclass(frozen=True)
 class SegmentContribution:
@@ -228,8 +232,13 @@ class StageRings:
         first, most = self._member.committed + 1, 2 * self._max_lag + 1
         done = self._feeding.completed
         self._reducer = RingReducer(self._endpoint, specs, max_rounds=most, first_round=first, completed=done)
+        self._reducer.most_queued = self._most_queued
         for delivery in early:
             self._reducer.on_delivery(delivery)
+
+    @property
+    def _most_queued(self) -> int | None:
+        return CHUNKS_BESIDE_FOLLOWERS if self._followers else None
 
     def _follow(self, orders: Sequence[EpochInstruction]) -> list[int]:
         """Carry out what the member's machine says, but for ReformRings. Returns the rounds that may be merged now."""
@@ -272,7 +281,12 @@ class StageRings:
         return {member: min(found[member], MOST_RATE) for member in known}
 
     def pump(self) -> list[int]:
-        """Send chunks, tell the driver of finished rings, and return the rounds that may be merged now."""
+        """Send chunks, tell the driver of finished rings, and return the rounds that may be merged now.
+
+        What followers lack goes first: a warm spare that waits for an average cannot take a place meanwhile.
+        """
+        self._feeding.pump()
+        self._reducer.most_queued = self._most_queued
         self._reducer.pump()
         merges = []
         for result in self._reducer.finished():

@@ -75,6 +75,8 @@ class RingReducer:
         self._in_flight: dict[RoundKey, RingExecutor] = {}
         self._stats: defaultdict[str, RingStatistics] = defaultdict(RingStatistics)
         self._results: list[RingResult] = []
+        self.most_queued: int | None = None
+        """So many chunks for one member may wait at the endpoint: few where other messages are to overtake the rest."""
         self.drops: Counter[str] = Counter()
         """Chunks that had no effect and did no harm, by reason."""
 
@@ -128,7 +130,7 @@ class RingReducer:
 
     def pump(self) -> None:
         """Send the chunks that the endpoint had no room for. Call it after each poll()."""
-        self._outbox.flush()
+        self._outbox.flush(self.most_queued)
 
     def finished(self) -> list[RingResult]:
         """Return the averages that became whole since the last call, in the order in which they did."""
@@ -388,8 +390,7 @@ class RingReducer:
             executor = self._in_flight.pop(key, None)
             if executor is None:
                 continue
-            contribution = self._kept.contributions.get(key)
-            if contribution:
+            if contribution := self._kept.contributions.get(key):
                 # If others complete the round without this member, everything that it had to send was sent.
                 contribution.residual = executor.residual
             if executor.average is not None:

@@ -55,11 +55,20 @@ class MemberLost:
     """`member` died, left, stayed silent or lied; `reason` says which.
 
     `spoils`: not all members were sent the same, so averages that are whole may differ, and are made again without it.
+    `returns`: its cluster is about to join again, and no round goes on before it has, or is given up.
     """
 
     member: str
     reason: str
     spoils: bool = False
+    returns: bool = False
+
+
+@dataclass(frozen=True)
+class ReturnGivenUp:
+    """`cluster`, which was to return, is not waited for any more."""
+
+    cluster: str
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class ClusterJoined:
     members: Mapping[str, tuple[str, ...]]
 
 
-MembershipEvent = MemberFinished | MemberLost | MemberSuspected | MemberHeld | ClusterJoined
+MembershipEvent = MemberFinished | MemberLost | ReturnGivenUp | MemberSuspected | MemberHeld | ClusterJoined
 OwnerEvent = SamplesReported | FinishRequested | RoundRequested | MembershipEvent
 
 

@@ -13,7 +13,9 @@ not get: a commit needs every ring of a round whole at every member, and comes i
 another epoch. A suspicion is no loss yet: the connection that swallowed a chunk may be back, so the round is tried
 once more with everybody; who is suspected again before the next commit is left out.
 
-A newcomer takes part from the first round after those that are kept.
+A newcomer takes part from the first round after those that are kept. The barrier of a loss stays closed for a cluster
+that is about to return, until it has joined or is given up: else the others would complete the round under way without
+it, at once where they are few, and all of that average would have to be sent to it before it can train.
 """
 
 from collections import Counter
@@ -35,6 +37,7 @@ from ring_allreduce.rounds.events import (
     MemberSuspected,
     Reform,
     Resume,
+    ReturnGivenUp,
 )
 
 RoundLossPolicy = Literal["fail", "reform"]
@@ -77,6 +80,8 @@ class RoundMembership:
         self._fewest = 0
         """So many have to finish the next round at least, as long as nobody comes or goes."""
         self._suspected: set[str] = set()
+        self._returning: set[str] = set()
+        """The clusters for which the barrier stays closed."""
         self._spoilt = False  # what is whole was made with someone who averages or sends something else
         self.epoch = epoch
         self.committed = committed
@@ -121,7 +126,12 @@ class RoundMembership:
                 return self._finish(event)
             case MemberLost():
                 self._spoilt = self._spoilt or (event.spoils and event.member in self._first_round)
+                if event.returns and event.member in self._first_round and not event.spoils:
+                    self._returning.add(self._clusters[event.member])
                 return self._lose({event.member: event.reason})
+            case ReturnGivenUp():
+                self._returning.discard(event.cluster)
+                return self._resume_when_all_are_in()
             case MemberHeld():
                 return self._hold(event)
             case MemberSuspected():
@@ -193,6 +203,7 @@ class RoundMembership:
     def _join(self, event: ClusterJoined) -> list[MembershipInstruction]:
         if set(event.members) & set(self._first_round) or event.cluster in self._clusters.values():
             raise InvalidInput(f"{event.cluster!r} has joined already: {sorted(event.members)}")
+        self._returning.discard(event.cluster)
         for member, rings in event.members.items():
             self._clusters[member] = event.cluster
             # It has seen no round: the barrier says which is its first.
@@ -240,7 +251,11 @@ class RoundMembership:
         if self._held is None or event.epoch != self.epoch or event.member not in self._first_round:
             return []
         self._held[event.member] = event
-        return [] if self.forming else self._resume(self._held)
+        return self._resume_when_all_are_in()
+
+    def _resume_when_all_are_in(self) -> list[MembershipInstruction]:
+        held = self._held
+        return [] if held is None or self.forming or self._returning else self._resume(held)
 
     def _resume(self, held: Mapping[str, MemberHeld]) -> list[MembershipInstruction]:
         odd = _odd_ones_out({member: answer.form for member, answer in held.items() if answer.form})

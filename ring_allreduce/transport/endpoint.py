@@ -126,6 +126,10 @@ class Endpoint(Protocol):
         """
         ...
 
+    def queued(self, peer: str, lane: Lane) -> int:
+        """Return how many messages for `peer` wait in a lane, or are on an emulated link to it."""
+        ...
+
     def poll(self, timeout_s: float) -> list[Delivery]:
         """Send what is due and return what arrived, PIPELINE first; wait up to `timeout_s` when nothing has.
 

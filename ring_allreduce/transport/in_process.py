@@ -122,7 +122,7 @@ class InProcessEndpoint:
         parts, n_bytes = self._envelope.seal(self.name, self.epoch, message, tensors)
         shaped = self._node.shapes(peer)
         receiver = self._network.find(peer)
-        queued = self._node.queued(peer, lane) if shaped else receiver.inbox_length(lane) if receiver else 0
+        queued = self.queued(peer, lane)
         if queued >= self._network.limits.queue_messages:
             raise PeerStalled(peer, lane.value, queued)
         frames = [self._frame(part) for part in parts]
@@ -131,6 +131,13 @@ class InProcessEndpoint:
             self._node.push(peer, lane, frames, n_bytes, self._network.now())
         elif receiver:
             receiver.came(self.name, lane, frames)
+
+    def queued(self, peer: str, lane: Lane) -> int:
+        """See `Endpoint.queued`. Where no link is emulated, this is what waits in the receiver's inbox."""
+        if self._node.shapes(peer):
+            return self._node.queued(peer, lane)
+        receiver = self._network.find(peer)
+        return receiver.inbox_length(lane) if receiver else 0
 
     def poll(self, timeout_s: float) -> list[Delivery]:
         """Return what has arrived by now, PIPELINE first. It never waits, whatever `timeout_s` says."""

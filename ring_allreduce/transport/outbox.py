@@ -46,8 +46,11 @@ class Outbox:
         called by flush(), once."""
         self._queues.setdefault(peer, deque()).append((message, tensors))
 
-    def flush(self) -> int:
+    def flush(self, most_queued: int | None = None) -> int:
         """Send what the endpoint has room for, and return how many messages that were. Never blocks.
+
+        `most_queued`: so many messages for one peer may wait at the endpoint, what others have sent it included; None:
+        as many as the endpoint takes.
 
         Raises what Endpoint.send raises, except PeerStalled: the message then stays at the head of its queue. Raises
         what a function raises that makes tensors.
@@ -55,6 +58,8 @@ class Outbox:
         sent = 0
         for peer, queue in self._queues.items():
             while queue and not self._full(peer):
+                if most_queued is not None and self._endpoint.queued(peer, Lane.BULK) >= most_queued:
+                    break
                 message, waiting = queue[0]
                 tensors = waiting() if callable(waiting) else waiting
                 try:

@@ -167,10 +167,12 @@ def local_run(
     stands_by: bool = False,
     device: str = "cpu",
     changed: Callable[[Plan], Plan] = lambda plan: plan,
+    **network: Any,
 ) -> LocalRun:
     """A local run of `job`: clusters with these cuts, or with even cuts into `parts` stages each.
 
-    `order`: LocalRun's. `stands_by`: run_control's. `device`: where all stages compute. `changed`: of the plan.
+    `order` and `network`: LocalRun's. `stands_by`: run_control's. `device`: where all stages compute. `changed`: of the
+    plan.
     """
     torch.set_num_threads(1)
     data = load_data(job, JOB_FILE)
@@ -186,7 +188,7 @@ def local_run(
         for name, setup in setups.items()
     }
     control = run_control(plan, job, setups, len(data.held_out), job.stop.samples, start, stands_by=stands_by)
-    return LocalRun(setups, states, control, plan=plan, order=order)
+    return LocalRun(setups, states, control, plan=plan, order=order, **network)
 
 
 def in_two_regions(plan: Plan) -> Plan:

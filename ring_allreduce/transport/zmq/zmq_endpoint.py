@@ -161,6 +161,11 @@ class ZmqEndpoint:
         outgoing.flush(now_s)
         self.stats.sent[peer, lane].add(n_bytes)
 
+    def queued(self, peer: str, lane: Lane) -> int:
+        """See `Endpoint.queued`."""
+        outgoing = self._peers.get(peer)
+        return 0 if outgoing is None else outgoing.queued(lane)
+
     def poll(self, timeout_s: float) -> list[Delivery]:
         """Send what is due and return what arrived. See `Endpoint.poll`."""
         deadline_s = self._now() + timeout_s

@@ -156,13 +156,13 @@ class Crew:
             self.clusters[name] = cluster
         self.happen(ev.ClusterJoined(cluster, members))
 
-    def kill(self, name, *, noticed=True):
-        """Its process dies, with all of its cluster: what it sent and was sent is lost."""
+    def kill(self, name, *, noticed=True, returns=False):
+        """Its process dies, with all of its cluster: what it sent and was sent is lost. `returns`: MemberLost's."""
         lost = [other for other, cluster in self.clusters.items() if cluster == self.clusters[name]]
         for wire in [wire for wire in self.wires if set(wire) & set(lost)]:
             del self.wires[wire]
         if noticed:
-            self.happen(ev.MemberLost(name, "killed"))
+            self.happen(ev.MemberLost(name, "killed", returns=returns))
 
     def follow(self, player, orders):
         for order in orders:

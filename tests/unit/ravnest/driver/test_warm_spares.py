@@ -3,23 +3,25 @@
 import math
 import random
 from dataclasses import replace
+from itertools import combinations, permutations
 
 import pytest
 import torch
 
-from cluster_planner import Node, Spare
+from cluster_planner import Link, Node, Spare
 from ravnest.driver import instructions as ins
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
 from ravnest.driver.state_donors import WARM
 from ravnest.driver.warm_spares import SpareNeeds, WarmSpares
-from ravnest.recovery import Replacements
+from ravnest.recovery import RETURNS_S, Replacements
 from ravnest.stage import messages as m
 from ravnest.stage.assembling import batch_source, joining, place_taken, shadowing, take_place
 from ravnest.stage.executor import InlineExecutor
 from ravnest.stage.setup import StageAddress
 from ravnest.stage.shadowing import ShadowStage
-from ring_allreduce.transport import Lane
-from tests.support.local import local_run, setups_by, tiny_job
+from ring_allreduce.transport import Lane, LinkShape, NodeShape
+from ring_timing import layout
+from tests.support.local import local_run, setups_by, setups_of, tiny_job
 from tests.unit.ravnest.driver.test_in_process_rejoining import anchors_agree
 
 JOB = {"average_every": 48, "stop": {"samples": 600}}
@@ -29,8 +31,8 @@ SPARE = "~c1.s1"
 class WarmRun:
     """A local run whose processes, warm spares included, are started and ended as the driver does."""
 
-    def __init__(self, job, parts=(2, 2), shadows=(("c1", 1),)):
-        self.run = run = local_run(job, parts=parts, stands_by=True)
+    def __init__(self, job, parts=(2, 2), shadows=(("c1", 1),), **local):
+        self.run = run = local_run(job, parts=parts, stands_by=True, **local)
         self.rings, self.job = run.rings, job
         node = Node(name="spare", flops_per_s=1e9, memory_bytes=10**10, up_bytes_per_s=1e7, down_bytes_per_s=1e7)
         fleet = replace(self.rings.plan.fleet, nodes=(*self.rings.plan.fleet.nodes, node))
@@ -120,12 +122,19 @@ class WarmRun:
         order, source = shadow.takes_place, batch_source(setup)
         self.run.stages[setup.name] = take_place(setup, shadow, order, end, InlineExecutor(), source, self.run.now)
 
-    def until(self, condition, turns=4000):
+    def until(self, condition, turns=4000, turn_s=0.0):
         for _ in range(turns):
             if condition():
                 return
             self.turn()
+            self.run.pass_s(turn_s)
         raise AssertionError("it does not come about")
+
+    def lose(self, stage):
+        """As DriverLoop loses a stage."""
+        if self.starts.returns(stage):
+            self.run.control.clusters.returns(stage.split(".")[0])
+        self.run.lose(stage)
 
     def to_the_end(self):
         self.until(lambda: self.run.control.phase is ins.RunPhase.DONE, 20_000)
@@ -155,7 +164,7 @@ def test_a_spare_holds_the_anchor_at_all_times_and_takes_the_place_at_once(avera
     run.until(lambda: run.told)
     for _ in range(3):
         run.until_it_holds_another_round()
-    run.run.lose("c1.s1")
+    run.lose("c1.s1")
     run.until(lambda: run.run.result.trains)
     assert {each.stage: set(each.donors) for each in run.run.result.restored if each.stage[0] != "~"} == {
         "c1.s0": {"itself"},
@@ -199,7 +208,7 @@ def test_a_spare_that_dies_is_told_of_and_nobody_waits():
 def test_a_spare_that_dies_while_it_takes_the_place_is_followed_by_a_cold_one():
     run = WarmRun(tiny_job(**{**JOB, "stop": {"samples": 1200}}))
     run.until(lambda: run.told)
-    run.run.lose("c1.s1")
+    run.lose("c1.s1")
     run.until(lambda: "c1.s1" in run.run.stages)
     run.run.forget("c1.s1")
     run.starts.ended("c1.s1")
@@ -220,7 +229,7 @@ def test_losses_at_any_moment_leave_equal_anchors_and_count_no_sample_twice(seed
     run.until(lambda: len(run.told) == 2)
     for _ in range(chance.randrange(60)):
         run.turn()
-    run.run.lose(chance.choice(["c1.s0", "c1.s1", "c0.s0"]))
+    run.lose(chance.choice(["c1.s0", "c1.s1", "c0.s0"]))
     result = run.to_the_end()
     assert anchors_agree(run.run)
     told = 4 * sum(len(losses) for losses in result.losses.values())
@@ -231,7 +240,7 @@ def test_who_takes_a_place_hears_the_driver_however_long_it_takes(monkeypatch):
     run = WarmRun(tiny_job(**JOB))
     run.until(lambda: run.told)
     run.stalled = True  # it cannot answer yet
-    run.run.lose("c1.s1")
+    run.lose("c1.s1")
     run.until(lambda: not run.warm.holding)
     assert SPARE in run.warm
     sent, send = [], run.run.driver.send
@@ -240,3 +249,69 @@ def test_who_takes_a_place_hears_the_driver_however_long_it_takes(monkeypatch):
         run.run.pass_s(1.0)
         run.turn()
     assert sum(isinstance(message, m.Alive) for peer, message in sent if peer == SPARE) >= 4
+
+
+VECTOR_S = 15.0
+"""What one vector of a stage takes on an uplink, as 9 MB do at 5 Mbit/s."""
+
+
+def slow_run(monkeypatch):
+    """Two clusters of two stages whose rings, and the spare, share uplinks on which a vector takes VECTOR_S. Rounds
+    follow each other at once."""
+    monkeypatch.setattr(layout, "LEAST_CHUNK_BYTES", 1024)  # a vector is many chunks, as a large one is
+    job = tiny_job(model={"factory": "tiny:gpt", "args": {"width": 32}}, average_every=128, stop={"samples": 100_000})
+    elements = max(each.elements for each in vectors(job))
+    shape = LinkShape(4 * elements / VECTOR_S, 0.01)
+
+    def slow(plan):
+        nodes = tuple(replace(node, up_bytes_per_s=shape.bytes_per_s) for node in plan.fleet.nodes)
+        pairs = combinations([node.name for node in nodes], 2)
+        links = tuple(Link(a, b, shape.latency_s, shape.bytes_per_s) for a, b in pairs)
+        return replace(plan, fleet=replace(plan.fleet, nodes=nodes, links=links))
+
+    groups = [("c0.s1", "c1.s1", SPARE), ("c0.s0", "c1.s0")]
+    pairs = [pair for group in groups for pair in permutations(group, 2)]
+    nodes = {
+        name: NodeShape(shape.bytes_per_s, 1e9, {a: shape.bytes_per_s for a, b in pairs if b == name})
+        for group in groups
+        for name in group
+    }
+    return WarmRun(job, changed=slow, links=dict.fromkeys(pairs, shape), nodes=nodes)
+
+
+def vectors(job):
+    setups, _ = setups_of(job, parts=(2, 2))
+    return [ring for setup in setups.values() for segment in setup.segments for ring in segment.rings]
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.4 * VECTOR_S, 1.2 * VECTOR_S])
+def test_at_a_slow_uplink_a_warm_spare_trains_long_before_a_vector_could_be_sent(monkeypatch, later_s):
+    run = slow_run(monkeypatch)
+    run.until(lambda: run.told, turn_s=0.25)
+    before = run.run.control.rounds_committed
+    run.until(lambda: run.run.control.rounds_committed == before + 2, turn_s=0.25)
+    at_s = run.run.now() + later_s  # after the commit of a round, while the next one is under way
+    run.until(lambda: run.run.now() >= at_s, turn_s=0.25)
+    killed_s = run.run.now()
+    run.lose("c1.s1")
+    run.until(lambda: run.run.result.trains, turn_s=0.25)
+    assert run.run.now() - killed_s < 0.25 * VECTOR_S
+    assert {each.stage: set(each.donors) for each in run.run.result.restored} == {"c1.s0": {"itself"}, "c1.s1": {WARM}}
+    committed = run.run.control.rounds_committed
+    run.until(lambda: run.run.control.rounds_committed == committed + 2, turn_s=0.25)
+    assert anchors_agree(run.run)
+
+
+def test_rounds_wait_only_so_long_for_a_spare_that_does_not_come():
+    run = WarmRun(tiny_job(**{**JOB, "stop": {"samples": 2400}}))
+    run.until(lambda: run.told)
+    run.stalled = True
+    run.lose("c1.s1")
+    before = run.run.control.rounds_committed
+    run.until(lambda: run.run.control.rounds.opened > before, turn_s=0.01)
+    at_s = run.run.now() + 0.8 * RETURNS_S
+    run.until(lambda: run.run.now() >= at_s, turn_s=0.1)
+    assert run.run.control.rounds_committed == before
+    run.until(lambda: run.run.control.rounds_committed > before, turns=40, turn_s=0.1)
+    run.to_the_end()
+    assert anchors_agree(run.run)

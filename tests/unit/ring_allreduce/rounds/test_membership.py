@@ -184,6 +184,31 @@ def test_a_newcomer_takes_part_after_what_is_kept():
         machine.handle(ev.ClusterJoined("e", {"d0": ("r0",)}))
 
 
+def test_a_round_waits_for_a_cluster_that_is_to_return_and_takes_it_along():
+    machine = owner()
+    answer(machine)
+    machine.handle(ev.MemberLost("a0", "killed", returns=True))
+    assert answer(machine) == [], "the barrier stays closed"
+    (reform,) = machine.handle(ev.ClusterJoined("a", {"a0": ("r0",), "a1": ("r1",)}))
+    assert reform.epoch == 3
+    (resume,) = answer(machine)
+    assert (resume.kept, resume.first_rounds["a0"], resume.first_rounds["b0"]) == ((), 1, 1)
+
+
+def test_a_cluster_that_does_not_return_is_given_up():
+    machine = owner()
+    answer(machine)
+    machine.handle(ev.MemberLost("a0", "killed", returns=True))
+    assert machine.handle(ev.ReturnGivenUp("a")) == [], "the members have not answered yet"
+    (resume,) = answer(machine)
+    assert resume == ev.Resume(2, (), (), dict.fromkeys(machine.members, 1))
+    assert machine.handle(ev.ReturnGivenUp("a")) == []
+    machine.handle(ev.MemberLost("c0", "killed", returns=True))
+    answer(machine)
+    (resume,) = machine.handle(ev.ReturnGivenUp("c"))
+    assert isinstance(resume, ev.Resume)
+
+
 def test_a_newcomer_keeps_no_round_that_comes_after_one_that_starts_again():
     machine = owner()
     answer(machine)
@@ -251,12 +276,15 @@ def test_a_member_killed_at_any_step_costs_the_others_nothing(victim):
 @given(st.data(), st.sampled_from(range(len(SHAPES))), st.integers(1, 3), st.booleans())
 def test_no_order_of_events_lets_members_merge_different_averages_or_hang(data, shape, window, fifo):
     """Messages arrive in any order (within a connection too, unless `fifo`) and twice; members die, join and are
-    suspected; connections lose what is on them. Then everything that is left arrives, and all is merged."""
+    suspected, and some of the lost are to return; connections lose what is on them. Then everything that is left
+    arrives, nobody is waited for any more, and all is merged."""
     crew = crew_of(shape, window=window)
     for choice in data.draw(st.lists(st.integers(0, 2**20), max_size=150), label="steps"):
         what, choice = choice % 32, choice // 32
         if what == 0 and len(crew.alive) > 1:
-            crew.kill(crew.alive[choice % len(crew.alive)].name)
+            crew.kill(crew.alive[choice % len(crew.alive)].name, returns=choice // 8 % 2 == 1)
+        elif what == 5:
+            crew.happen(ev.ReturnGivenUp(sorted({"n", *CLUSTERS.values()})[choice % 4]))
         elif what == 1 and "n" not in crew.clusters.values() and not crew.owner.failed:
             crew.join("n", newcomers(crew))
         elif what == 2 and crew.alive:
@@ -267,6 +295,8 @@ def test_no_order_of_events_lets_members_merge_different_averages_or_hang(data, 
         else:
             crew.step(choice, fifo=fifo, keep=what == 4)
         crew.check()
+    for cluster in ("n", *sorted(CLUSTERS.values())):
+        crew.happen(ev.ReturnGivenUp(cluster))
     crew.run()
     crew.check()
     if not crew.owner.failed:

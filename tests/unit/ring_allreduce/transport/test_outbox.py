@@ -35,6 +35,15 @@ def test_each_peer_is_sent_what_it_takes_in_order_and_none_waits_for_another():
     assert outbox.empty
 
 
+def test_no_more_messages_wait_at_the_endpoint_than_are_asked_for():
+    outbox, peer = outbox_to("peer", queue_messages=8)
+    for number in range(5):
+        outbox.put("peer", Note(number=number))
+    assert (outbox.flush(2), outbox.flush(2)) == (2, 0)
+    peer.poll(0.0)
+    assert outbox.flush() == 3
+
+
 def test_messages_travel_in_the_bulk_lane():
     outbox, peer = outbox_to("peer")
     outbox.put("peer", Note(number=1))
