@@ -241,13 +241,22 @@ class HashTable:
 
     async def _listen(self, endpoint: str) -> None:
         host, port = parsed_endpoint(endpoint, "listen")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if family in self._transports:
+            raise InvalidInput("expected at most one address of IPv4 and one of IPv6", key="listen")
+        loop = asyncio.get_running_loop()
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            if family in self._transports:
-                raise InvalidInput("expected at most one address of IPv4 and one of IPv6", key="listen")
-            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-                lambda: _Datagrams(self), local_addr=(host, port), family=family
+            ((_, kind, _, _, address), *_) = await loop.getaddrinfo(
+                host, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
             )
+            with contextlib.ExitStack() as unless_used:
+                listening = unless_used.enter_context(socket.socket(family, kind))
+                if family is socket.AF_INET6:  # the same port of IPv4 has a socket of its own
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.setblocking(False)
+                listening.bind(address)
+                transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=listening)
+                unless_used.pop_all()
         except OSError as error:
             raise InvalidInput(f"cannot listen at {endpoint}: {error.strerror or error}", key="listen") from error
         self._transports[family] = transport

@@ -66,6 +66,21 @@ def test_ipv6_and_ipv4_nodes_meet_through_one_that_has_both() -> None:
     asyncio.run(run())
 
 
+def test_one_port_serves_ipv4_and_ipv6_at_all_addresses() -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as free:
+            free.bind(("::", 0))
+            port = free.getsockname()[1]
+        table = await HashTable.opened([f"0.0.0.0:{port}", f"[::]:{port}"])
+        for peer in (f"127.0.0.1:{port}", f"[::1]:{port}"):
+            reader = await HashTable.opened(None, [peer], outwards_only=True)
+            assert (await reader.store(entry(peer.encode())))[0].kept == 1
+            await reader.close()
+        await table.close()
+
+    asyncio.run(run())
+
+
 def test_who_only_opens_connections_reaches_peers_of_either_kind_and_one_whose_name_is_gone_keeps_nobody_out() -> None:
     async def run() -> None:
         six, four = await HashTable.opened(["[::1]:0"]), await HashTable.opened(["127.0.0.1:0"])
