@@ -45,6 +45,7 @@ class Searches:
         self._core = core
         self._running: set[Search] = set()
         self._queue: deque[tuple[Search, float]] = deque()
+        self._beginning = False
 
     def begin(
         self,
@@ -68,11 +69,17 @@ class Searches:
         self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> None:
-        while self._queue and len(self._running) < MOST_SEARCHES:
-            search, deadline_s = self._queue.popleft()
-            self._running.add(search)
-            self._core.at(deadline_s, search.end)
-            search.begin(now_s)
+        if self._beginning:
+            return  # a search has ended as soon as it began, and the loop below goes on: hundreds may do so in a row
+        self._beginning = True
+        try:
+            while self._queue and len(self._running) < MOST_SEARCHES:
+                search, deadline_s = self._queue.popleft()
+                self._running.add(search)
+                self._core.at(deadline_s, search.end)
+                search.begin(now_s)
+        finally:
+            self._beginning = False
 
 
 class JoinCall:

@@ -86,7 +86,8 @@ class Core:
         return len(contact.ip) in self._ip_bytes
 
     def greet(self, address: Address, now_s: float, on_end: Callable[[bool, float], None]) -> None:
-        """Ask whoever is at an address for its id and the proof of it. `on_end`: whether it came."""
+        """Ask whoever is at an address for its id and the proof of it, also where it was silent: who was cut off has
+        found all silent. `on_end`: whether it came."""
         self._ping(address, now_s, None, on_end)
 
     def _prove(self, contact: Contact, now_s: float) -> None:
@@ -115,6 +116,7 @@ class Core:
             expects=Pong,
             on_answer=answered,
             on_failure=failed,
+            though_silent=expected is None,
         )
         if not sent:
             self.at(now_s, partial(on_end, False))

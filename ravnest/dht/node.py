@@ -34,6 +34,9 @@ from ravnest.dht.store import StoreLimits
 MAINTENANCE_S = 60.0
 """How often a node looks after its table and its records."""
 
+REJOIN_S = 10.0
+"""How often a node that knows nobody any more tries to join again."""
+
 MOST_REPUBLISHED = 64
 """Keys that are passed on in one maintenance."""
 
@@ -139,6 +142,7 @@ class HashTableNode:
         if not self._started:
             self._started = True
             core.at(now_s + MAINTENANCE_S, self._maintain)
+            core.at(now_s + REJOIN_S, self._rejoin)
         match event:
             case MessageArrived(sender, message):
                 if core.requests.blacklist.is_unheard(sender, now_s):
@@ -220,13 +224,17 @@ class HashTableNode:
             self._spread([self._signed(entry, now_s) for entry in due[start : start + MOST_TOGETHER]], now_s)
         self._wait_to_renew(key, now_s)
 
+    def _rejoin(self, now_s: float) -> None:
+        core = self._core
+        core.at(now_s + REJOIN_S, self._rejoin)
+        if not len(core.table) and (self._peers or core.remembered):
+            peers = tuple(dict.fromkeys([*self._peers, *core.remembered]))
+            JoinCall(core, self._searches, JoinAsked(None, peers, REJOIN_S)).begin(now_s)
+
     def _maintain(self, now_s: float) -> None:
         core = self._core
         core.at(now_s + MAINTENANCE_S, self._maintain)
         core.store.expire(now_s)
-        if not len(core.table) and (self._peers or core.remembered):
-            peers = tuple(dict.fromkeys([*self._peers, *core.remembered]))
-            JoinCall(core, self._searches, JoinAsked(None, peers, SEARCH_DEADLINE_S)).begin(now_s)
         for index in core.table.stale_buckets(now_s):
             target = core.table.id_in(index, core.draw(ID_BYTES))
             self._searches.begin(target, now_s, now_s + SEARCH_DEADLINE_S, lambda _, __: None)

@@ -42,13 +42,19 @@ class Blacklist:
 
     def __init__(self) -> None:
         self._failures: OrderedDict[Address, tuple[int, float, bool]] = OrderedDict()
+        self._noticed_s: dict[Address, float] = {}
+        """Of these: when the last silence was noticed."""
 
     def __len__(self) -> int:
         return len(self._failures)
 
-    def failed(self, address: Address, now_s: float) -> None:
-        """The address has left a request unanswered."""
-        self._note(address, now_s, SILENCE_S, lied=False)
+    def failed(self, address: Address, sent_s: float, now_s: float) -> None:
+        """The address has left a request unanswered that was sent at `sent_s`. Those that were under way when the last
+        silence was noticed belong to the same one, and count no further: a line that fails for some seconds fails many
+        at once."""
+        if sent_s >= self._noticed_s.get(address, float("-inf")):
+            self._note(address, now_s, SILENCE_S, lied=False)
+            self._noticed_s[address] = now_s
 
     def lied(self, address: Address, now_s: float) -> None:
         """The address has said what no honest node says."""
@@ -59,6 +65,7 @@ class Blacklist:
         known = self._failures.get(address)
         if known is not None and not known[2]:
             del self._failures[address]
+            self._noticed_s.pop(address, None)
 
     def is_blocked(self, address: Address, now_s: float) -> bool:
         """Whether not to ask this address."""
@@ -82,7 +89,7 @@ class Blacklist:
             until_s = max(until_s, now_s + min(base_s * 2.0 ** min(doubled, 12), LONGEST_BLOCK_S))
         self._failures[address] = (count, until_s, has_lied or lied)
         while len(self._failures) > MOST_BLOCKED:
-            self._failures.popitem(last=False)
+            self._noticed_s.pop(self._failures.popitem(last=False)[0], None)
 
 
 @dataclass(slots=True)
@@ -145,12 +152,15 @@ class Requests:
         on_answer: Callable[[Message, float], None],
         on_failure: Callable[[float], None],
         on_late: Callable[[float], None] = lambda _: None,
+        though_silent: bool = False,
     ) -> bool:
         """Send the request that `message` makes of a nonce. Exactly one of `on_answer` and `on_failure` is called.
 
-        Returns False, and calls neither, when too many wait or the address is to be left alone.
+        Returns False, and calls neither, when too many wait or the address is to be left alone. though_silent: ask also
+        where that is so for its silence.
         """
-        if len(self._waiting) >= MOST_WAITING or self.blacklist.is_blocked(address, now_s):
+        leave_alone = self.blacklist.is_unheard if though_silent else self.blacklist.is_blocked
+        if len(self._waiting) >= MOST_WAITING or leave_alone(address, now_s):
             return False
         nonce = self._draw(NONCE_BYTES)
         if nonce in self._waiting:
@@ -191,7 +201,7 @@ class Requests:
                 if len(self._given_up) > MOST_GIVEN_UP:
                     self._given_up.popitem(last=False)
                 self.failed += 1
-                self.blacklist.failed(waiting.address, now_s)
+                self.blacklist.failed(waiting.address, waiting.sent_s, now_s)
                 waiting.on_failure(now_s)
                 continue
             waiting.resent = True

@@ -1,5 +1,6 @@
 """Whole tables under the virtual clock: what is stored is found, whatever is lost, dies, lies or floods."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -7,7 +8,7 @@ from ravnest.dht.answering import REPUBLISH_S
 from ravnest.dht.contacts import Address, Contact, key_id
 from ravnest.dht.events import AnswerStore, Event, Instruction, MessageArrived, Send, StoreAsked, TimePassed
 from ravnest.dht.messages import Find, Found, Ping, Request, Store, StoreAnswer
-from ravnest.dht.node import MAINTENANCE_S, HashTableNode
+from ravnest.dht.node import MAINTENANCE_S, REJOIN_S, HashTableNode
 from ravnest.dht.records import Record, signed_record
 from ravnest.dht.search import REPLICAS
 from ravnest.dht.store import Stored, StoreLimits
@@ -91,6 +92,36 @@ def test_a_renewed_entry_lives_on_until_its_author_ends() -> None:
     town.table.kill(1)
     town.table.run_until(town.table.now_s + 100)
     assert town.values(5, b"k") == []
+
+
+@pytest.mark.parametrize("outage_s", [30.0, 200.0])
+def test_who_was_cut_off_is_heard_again_soon_however_much_it_had_asked(outage_s: float) -> None:
+    cut_off: set[tuple[Address, bytes]] = set()
+
+    def on_message(sent: Send) -> Send | None:
+        return None if any(sent.address == at or sent.message.sender == own for at, own in cut_off) else sent
+
+    town = Town(6, on_message=on_message)
+    town.store(1, *(entry(b"%d" % number, renewed=True, lifetime_s=15.0) for number in range(30)))
+    assert town.values(5, b"7") == [b"v"]
+    cut_off.add((town.table.address(1), town.nodes[1].id))
+    town.table.run_until(town.table.now_s + outage_s)
+    assert town.nodes[1].health(town.table.now_s).contacts == 0
+    town.store(4, entry(b"meanwhile"))
+    cut_off.clear()
+    town.table.run_until(town.table.now_s + 2 * REJOIN_S)
+    assert town.nodes[1].health(town.table.now_s).contacts == 5
+    assert town.values(1, b"meanwhile") == [b"v"]
+    town.table.run_until(town.table.now_s + 10.0)
+    assert [town.values(5, b"%d" % number) for number in range(30)] == [[b"v"]] * 30
+
+
+def test_hundreds_of_searches_that_wait_all_end_when_nobody_is_left_to_ask() -> None:
+    lost = False
+    town = Town(3, on_message=lambda sent: None if lost else sent)
+    lost = True
+    found = town.get(1, *(b"%d" % number for number in range(400)))
+    assert [one.records for one in found] == [()] * 400
 
 
 def test_entries_of_one_key_are_renewed_by_one_search_and_those_that_end_no_longer() -> None:

@@ -24,7 +24,7 @@ class Asker:
         self.heard: list[str] = []
         self.requests = Requests(Drawn("asker").bytes, lambda to, message: self.sent.append((to, message)))
 
-    def ask(self, address: Address = THERE, now_s: float = 0.0) -> bool:
+    def ask(self, address: Address = THERE, now_s: float = 0.0, though_silent: bool = False) -> bool:
         return self.requests.ask(
             address,
             lambda nonce: Ping(nonce=nonce, sender=bytes(20), listens=True),
@@ -33,6 +33,7 @@ class Asker:
             on_answer=lambda _, __: self.heard.append("answer"),
             on_failure=lambda _: self.heard.append("failure"),
             on_late=lambda _: self.heard.append("late"),
+            though_silent=though_silent,
         )
 
     def pong(self, which: int = -1) -> Message:
@@ -139,6 +140,23 @@ def test_who_is_silent_is_left_alone_longer_each_time_until_it_answers() -> None
     assert not asker.requests.blacklist.is_unheard(THERE, now_s)
     asker.requests.blacklist.answered(THERE)
     assert not asker.requests.blacklist.is_blocked(THERE, now_s)
+
+
+def test_many_requests_that_one_silence_leaves_unanswered_count_once_and_a_greeting_is_sent_all_the_same() -> None:
+    asker = Asker()
+    for silence in range(2):
+        began_s = 100.0 * silence
+        for number in range(30):
+            asker.ask(now_s=began_s + 0.01 * number)
+        while asker.requests.next_s is not None:
+            now_s = asker.requests.next_s
+            asker.requests.pass_time(now_s)
+        assert asker.requests.blacklist.is_blocked(THERE, now_s) == (silence == 1)
+    assert not asker.requests.blacklist.is_blocked(THERE, now_s + SILENCE_S)
+    assert not asker.ask(now_s=now_s)
+    assert asker.ask(now_s=now_s, though_silent=True)
+    asker.requests.blacklist.lied(THERE, now_s)
+    assert not asker.ask(now_s=now_s, though_silent=True)
 
 
 def test_who_lies_is_not_listened_to_and_no_answer_makes_up_for_it() -> None:
