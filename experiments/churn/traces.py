@@ -31,6 +31,7 @@ from experiments.churn.fleets import (
     sessions,
     work,
 )
+from experiments.churn.missing_samples import missing_samples
 from experiments.harness.report import Claim, Panel, Part, Series, Table
 from ravnest.simulator import NodeChange, Scenario, SimulatedRun, simulate
 
@@ -51,10 +52,15 @@ class Row:
     seconds: float
     best: float
     """Samples of the best plan for the nodes alive at each moment."""
-    knowable: float
-    """Samples of the best plan for the nodes that anybody can know of (baseline.py)."""
+    known: Rates
+    """Of the best plan for the nodes that anybody can know of (baseline.py)."""
     run: SimulatedRun
     alive: Rates
+
+    @property
+    def knowable(self) -> float:
+        """Samples of the best plan for the nodes that anybody can know of."""
+        return samples_of(self.known, self.seconds)
 
     @property
     def share(self) -> float:
@@ -140,7 +146,7 @@ def rented_rows(kind: str, *, speed: float, cases: Sequence[tuple[float, bool]],
         names, present, job = _names(changes), _present(changes), work(kind, often=speed > 1)
         best = _plan(kind, rented_fleet(kind, names), model(), job, ideal, present)
         rates = best_rates(best, changes, seconds, ideal)
-        known = samples_of(knowable_rates(best, changes, seconds, ideal, Scenario().restart_s), seconds)
+        known = knowable_rates(best, changes, seconds, ideal, Scenario().restart_s)
         fleet = rented_fleet(kind, names, stay_s(changes))
         plan = _plan(kind, fleet, model(), job, planner, present)
         run = simulate(plan, Scenario(trace=changes, plans_anew=anew), seconds=seconds, planner=planner)
@@ -158,7 +164,7 @@ def home_rows(*, hours: float, cases: Sequence[bool]) -> list[Row]:
     names, present, job = _names(changes), _present(changes), work("home")
     best = _plan("home", home_fleet(names, SEED), home_model(), job, ideal, present)
     rates = best_rates(best, changes, seconds, ideal)
-    known = samples_of(knowable_rates(best, changes, seconds, ideal, Scenario().restart_s), seconds)
+    known = knowable_rates(best, changes, seconds, ideal, Scenario().restart_s)
     plan = _plan("home", home_fleet(names, SEED, HOME_MEAN_H * 3600), home_model(), job, planner, present)
     for anew in cases:
         run = simulate(plan, Scenario(trace=changes, plans_anew=anew), seconds=seconds, planner=planner)
@@ -192,7 +198,7 @@ _TITLES = {
 def _part(kind: str, rows: Sequence[Row], *, quick: bool) -> Part:
     claims = [
         Claim(
-            f"{row.name}{', notice' if row.notice != 'none' else ''}{', planned anew' if row.replanned else ''}",
+            _name(row),
             f"{row.name} (notice: {row.notice}): samples of the best plan for the nodes alive at each moment",
             f"at least {TARGET:.0%}",
             f"{row.share:.1%}",
@@ -225,11 +231,22 @@ def _part(kind: str, rows: Sequence[Row], *, quick: bool) -> Part:
                     "events",
                 ),
                 [_row(row) for row in rows],
-            )
+            ),
+            Table("What is missing of the best plan", ("when", *map(_name, rows)), _missing(rows)),
         ],
         panels=[_panel(row) for row in rows if row.replanned and row.notice == "none"][:4],
         notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
     )
+
+
+def _name(row: Row) -> str:
+    return f"{row.name}{', notice' if row.notice != 'none' else ''}{', planned anew' if row.replanned else ''}"
+
+
+def _missing(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """By phase, what is missing in each run, as a share of what the best plan would have made."""
+    found = [missing_samples(row.alive, row.known, row.run, row.seconds) for row in rows]
+    return [(phase, *(f"{each[phase]:.1%}" for each in found)) for phase in (found[0] if found else ())]
 
 
 def _row(row: Row) -> tuple[str | int | float | None, ...]:
