@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NodeJoinedEvent,
         NodeSlowEvent,
         NodesSharedOutEvent,
+        ProgressHandedOnEvent,
         SpareWarmEvent,
     )
     from ravnest.driver.observe.report import (
@@ -60,7 +61,7 @@ _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
     "ravnest.driver.observe.place_events": "ClusterReplannedEvent NodeJoinedEvent NodeSlowEvent NodesSharedOutEvent "
-    "SpareWarmEvent",
+    "ProgressHandedOnEvent SpareWarmEvent",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
     "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
@@ -112,6 +113,7 @@ __all__ = [
     "Plan",
     "Profile",
     "ProgressEvent",
+    "ProgressHandedOnEvent",
     "RavnestError",
     "RegionLink",
     "Rehearsal",

@@ -210,10 +210,9 @@ class RunControl:
         """Let clusters go that leave, whose samples are in the anchor or with another cluster. Others get a round."""
         out: list[ins.Instruction] = []
         for name in () if self.phase is not ins.RunPhase.TRAINING or self.saving else tuple(self.clusters.leaving):
-            drained = name in self.clusters.drained
-            if self._handed.may_go(name, drained=drained):
-                stage = stage_name(name, 0)
-                out += [ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
+            stage, drained = stage_name(name, 0), name in self.clusters.drained
+            if (said := self._handed.goes(name, drained=drained)) is not None:
+                out += [*said, ins.SendToStage(stage, m.Stop()), *self.lost(stage, self.clusters.leaving[name])]
                 continue
             out += self._handed.hand_on(name, self.clusters, self.rounds.rings)
             if drained and self.rounds.opened == self.rounds.committed:

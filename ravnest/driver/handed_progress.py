@@ -7,7 +7,7 @@ may go. Pure. `HandingOn` (ravnest/recovery) says who takes it, the accounts whe
 from collections.abc import Collection, Iterable, Mapping
 
 from ravnest.driver.accounts import RunShape, SampleAccounts
-from ravnest.driver.instructions import SendToStage
+from ravnest.driver.instructions import RecordProgressHandedOn, SendToStage
 from ravnest.driver.roster import Roster
 from ravnest.recovery import HandingOn, Way
 from ravnest.stage import donor_messages as dm
@@ -26,16 +26,19 @@ class HandedProgress:
         """Whether something is taken of a cluster that is out, and no round is named yet that gets it."""
         return bool(self._handing.out)
 
-    def may_go(self, cluster: str, *, drained: bool) -> bool:
-        """Whether all that a cluster has made is averaged, and it makes no more, or is with another one that stays."""
+    def goes(self, cluster: str, *, drained: bool) -> list[RecordProgressHandedOn] | None:
+        """What there is to say of a cluster that may go now: all that it has made is averaged, and it makes no more, or
+        is with another one that stays. None where it may not go."""
         accounts, made = self._accounts, self._accounts.updates[cluster]
         averaged = drained and accounts.averaged[cluster] == made and not accounts.holds(cluster)
-        if self._handing.whole(cluster, made):
-            self._handing.is_out(cluster)
-            if not averaged:
-                accounts.handed_on(cluster, self._handing.to(cluster))
-            return True
-        return averaged
+        if not self._handing.whole(cluster, made):
+            return [] if averaged else None
+        self._handing.is_out(cluster)
+        if averaged:
+            return []
+        to, updates = self._handing.to(cluster), made - accounts.averaged[cluster]
+        accounts.handed_on(cluster, to)
+        return [RecordProgressHandedOn(cluster, to, updates * self._shape.samples_per_update)]
 
     def hand_on(self, cluster: str, clusters: Roster, rings: Mapping[str, Iterable[str]]) -> list[SendToStage]:
         """Let another cluster take what one that leaves has made, as the next round may come too late for it."""

@@ -62,6 +62,8 @@ class LocalResult:
     """The anchor of each round that was saved, by parameter name."""
     lost: list[ins.RecordClusterLost] = field(default_factory=list)
     """The clusters that were lost."""
+    handed_on: list[ins.RecordProgressHandedOn] = field(default_factory=list)
+    """What clusters that left had handed on."""
     trains: list[ins.RecordClusterTrains] = field(default_factory=list)
     """The clusters that joined and came to train."""
     left_again: list[ins.RecordJoinFailed] = field(default_factory=list)
@@ -315,6 +317,8 @@ class LocalRun:
                     self.rings.trains(instruction.cluster)
                     self.donors.trains(instruction.cluster)
                     self.result.trains.append(instruction)
+                case ins.RecordProgressHandedOn():
+                    self.result.handed_on.append(instruction)
                 case ins.RecordJoinFailed():
                     self.result.left_again.append(instruction)
                     self._lost(instruction.cluster)

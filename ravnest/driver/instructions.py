@@ -146,6 +146,15 @@ class RecordClusterLost:
 
 
 @dataclass(frozen=True)
+class RecordProgressHandedOn:
+    """A cluster that leaves has handed on to the cluster `to` what it has made and no round has: so many `samples`."""
+
+    cluster: str
+    to: str
+    samples: int
+
+
+@dataclass(frozen=True)
 class RecordRoundOpened:
     """A round has been opened. `final` says whether it is the one that ends the run."""
 
@@ -188,6 +197,7 @@ Instruction = (
     | RecordClusterLost
     | RecordJoinFailed
     | RecordClusterTrains
+    | RecordProgressHandedOn
     | RecordRoundOpened
     | RecordRoundCommitted
     | RecordEvaluation

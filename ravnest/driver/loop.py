@@ -15,7 +15,7 @@ from ravnest.driver.cluster_starts import Listening
 from ravnest.driver.liars import LiarWatch
 from ravnest.driver.loop_parts import LoopClock, Recovery, StageLinks
 from ravnest.driver.node_requests import RunRequest
-from ravnest.driver.observe.place_events import NodesSharedOutEvent, replanned
+from ravnest.driver.observe.place_events import NodesSharedOutEvent, handed_on, replanned
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace
 from ravnest.driver.ray.stage_actors import StageEnded
@@ -71,8 +71,7 @@ class DriverLoop:
         self._trace = trace
         self._now = now
         self._times = LoopClock(now, record.notice).times
-        self._stages = set(record.stages)
-        self._starting = set(record.stages)
+        self._stages, self._starting = set(record.stages), set(record.stages)
         self._next_alive_s = self._next_news_s = now()
         self._stopping = self._stop_asked = False
         self._training_since_s: float | None = None
@@ -85,9 +84,8 @@ class DriverLoop:
     def run(self) -> None:
         """Loop until the run is over and its checkpoints are written.
 
-        Raises RunFailed or NodeLost, after which the caller ends the processes. The disk ends a run only where it
-        refuses the last checkpoint, which holds the result. NodeLost comes also after that one where the run is to
-        begin again from there (`RunControl.begin_again`).
+        Raises RunFailed, or NodeLost, also where the run is to begin again from its last checkpoint (`begin_again`).
+        Then the caller ends the processes. The disk ends a run only where it refuses that checkpoint, the result.
         """
         while self._control.phase is not ins.RunPhase.DONE or self._collector.busy:
             self.turn()
@@ -307,6 +305,8 @@ class DriverLoop:
                     if self._recovery is not None and instruction.cluster not in self._liars.shut_out:
                         epoch, awake_s = self._control.rounds.epoch, self._times()[1]
                         self._stages |= self._recovery.starts.lost(instruction, epoch, awake_s)
+                case ins.RecordProgressHandedOn():
+                    self._record.happened(handed_on(instruction))
                 case ins.RecordJoinFailed():
                     self._join_failed(instruction)
                 case ins.FindDonors() | ins.HandOver() if self._recovery is not None:

@@ -26,6 +26,7 @@ from ravnest.driver.observe.place_events import (
     NodeJoinedEvent,
     NodeSlowEvent,
     NodesSharedOutEvent,
+    ProgressHandedOnEvent,
     SpareWarmEvent,
 )
 from ravnest.driver.observe.report import (
@@ -166,6 +167,8 @@ def event_line(event: RunEvent) -> str | None:
         case NodesSharedOutEvent():
             nodes = f"{', '.join(event.nodes)} of {event.cluster}"
             return f"{clause(event.reason)}: {nodes} may take the place of others' nodes"
+        case ProgressHandedOnEvent(cluster, to, samples):
+            return f"{cluster} has handed on to {to} the {samples:,} samples of it that are in no round yet"
         case SpareWarmEvent():
             return (
                 f"{event.node} is a warm spare of {event.stage}: it holds the anchor, after {duration(event.seconds)}"

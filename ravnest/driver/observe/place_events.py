@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster_planner import Node
+from ravnest.driver.instructions import RecordProgressHandedOn
 from ravnest.pipeline import stage_name
 from ravnest.recovery import StartCluster
 
@@ -74,6 +75,23 @@ class NodesSharedOutEvent:
     cluster: str
     nodes: tuple[str, ...]
     reason: str
+
+
+@dataclass(frozen=True)
+class ProgressHandedOnEvent:
+    """A `cluster` that leaves has handed on to the cluster `to` what it has made and no round has: so many `samples`.
+
+    They are in the next round to which that one contributes.
+    """
+
+    cluster: str
+    to: str
+    samples: int
+
+
+def handed_on(said: RecordProgressHandedOn) -> ProgressHandedOnEvent:
+    """The event of a cluster that leaves and has handed on what it has made."""
+    return ProgressHandedOnEvent(said.cluster, said.to, said.samples)
 
 
 def replanned(order: StartCluster) -> ClusterReplannedEvent:

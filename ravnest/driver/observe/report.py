@@ -16,6 +16,7 @@ from ravnest.driver.observe.place_events import (
     NodeJoinedEvent,
     NodeSlowEvent,
     NodesSharedOutEvent,
+    ProgressHandedOnEvent,
     SpareWarmEvent,
 )
 from ravnest.driver.observe.stage_figures import StageFigures as StageFigures
@@ -293,6 +294,7 @@ RunEvent = (
     | NodeJoinedEvent
     | NodeSlowEvent
     | NodesSharedOutEvent
+    | ProgressHandedOnEvent
     | SpareWarmEvent
     | StageRestoredEvent
     | ReplacementFailedEvent
@@ -365,6 +367,7 @@ _KINDS = {
     NodeJoinedEvent: "joined",
     NodeSlowEvent: "slow",
     NodesSharedOutEvent: "shared_out",
+    ProgressHandedOnEvent: "handed_on",
     SpareWarmEvent: "warm",
     StageRestoredEvent: "restored",
     ReplacementFailedEvent: "not_replaced",

@@ -54,6 +54,9 @@ def test_a_cluster_is_out_before_any_round_has_what_it_made(parts, turns):
     assert run.control.rounds.committed == 0
     assert run.control.accounts.averaged["c1"] == 0
     assert run.control.updates["c1"] > 0
+    (handed,) = run.result.handed_on
+    assert (handed.cluster, handed.samples) == ("c1", 12 * run.control.updates["c1"])
+    assert handed.to in run.control.clusters
 
 
 @pytest.mark.parametrize("parts", [(2, 2), (1, 3), (3, 1)])

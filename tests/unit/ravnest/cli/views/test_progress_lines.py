@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ravnest.cli.views.progress import PlainView
+from ravnest.driver.observe.place_events import ProgressHandedOnEvent
 from ravnest.driver.observe.report import (
     CheckpointRefusedEvent,
     CheckpointWrittenEvent,
@@ -92,3 +93,8 @@ def test_progress_is_shown_once_an_interval(progress: ProgressEvent) -> None:
 def test_a_run_that_stops_by_time_has_no_total(progress: ProgressEvent) -> None:
     (line,) = lines_of(replace(progress, total_samples=None))
     assert "4,000 samples |" in line
+
+
+def test_what_a_cluster_that_leaves_hands_on_is_said() -> None:
+    (line,) = lines_of(ProgressHandedOnEvent("c1", "c0", 1280))
+    assert "c1 has handed on to c0 the 1,280 samples" in line
