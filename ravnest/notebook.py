@@ -51,7 +51,7 @@ class LivePlot:
         self._curves: list[dict[str, Any]] = []
         self._evaluated: list[dict[str, Any]] = []
         self._progress, self._said = "", ""
-        self._drawn_s = float("-inf")
+        self._drawn_s, self._final = float("-inf"), False
         self._picture = display.display(display.HTML("<p>preparing</p>"), display_id=True)
         self._words = display.display(display.HTML(""), display_id=True)
 
@@ -70,8 +70,8 @@ class LivePlot:
                 self._evaluated.append(record)
         if not isinstance(event, _QUIET):
             self._said = _words_of(event)
-        ends = isinstance(event, report.EvaluatedEvent) and event.final
-        if self._now() - self._drawn_s >= DRAW_EVERY_S or ends:
+        self._final = self._final or (isinstance(event, report.EvaluatedEvent) and event.final)
+        if self._now() - self._drawn_s >= DRAW_EVERY_S or self._final:  # the last samples are told after the last loss
             self._draw()
 
     def _draw(self) -> None:
@@ -86,5 +86,9 @@ class LivePlot:
 def _words_of(event: report.RunEvent) -> str:
     """An event in a few words: its kind, and what it says of itself."""
     plain = report.as_plain(event)
-    told = (f"{name}: {value}" for name, value in plain.items() if value not in (None, "", {}, [], ()))
+    told = (
+        f"{name}: {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in plain.items()
+        if value not in (None, "", {}, [], ())
+    )
     return f"{report.kind_of(event)} ({', '.join(told)})" if plain else report.kind_of(event)

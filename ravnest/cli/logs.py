@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,19 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
 ) -> None:
-    """Print what has happened in a run; or what a stage has printed, and how it failed; or Ray's log."""
+    """Print what has happened in a run; or what a stage has printed, and how it failed; or Ray's log.
+
+    With --follow, Ctrl-C ends the lines, and the run goes on.
+    """
+    try:
+        _print(run, stage, follow=follow)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        typer.echo("the run goes on", err=True)
+
+
+def _print(run: Path, stage: str | None, *, follow: bool) -> None:
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.checkpoints.run_lock import look_at_lock
     from ravnest.results.run_log import by_session, events_of, lines_of, lines_of_stage, log_of, stages_of

@@ -55,9 +55,11 @@ def test_a_picture_is_drawn_now_and_then_and_at_the_end(cell: list[Shown]) -> No
         plot.on(progress(int(100 * now_s[0])))
     assert [each[:4] for each in picture.contents[1:]] == [b"\x89PNG"] * 2
     assert words.contents[-1].startswith("600 of 4,000 samples, 100.0 samples/s<br>phase")
-    plot.on(report.EvaluatedEvent(700, 1.5, {"accuracy": 0.5}, final=True))
+    plot.on(report.EvaluatedEvent(700, 1.23456789, {"accuracy": 0.5}, final=True))
     assert len(picture.contents) == 4
-    assert "loss: 1.5" in words.contents[-1]
+    assert "loss: 1.235," in words.contents[-1]
+    plot.on(progress(640))
+    assert words.contents[-1].startswith("640 of 4,000 samples")
 
 
 def test_text_from_a_run_is_no_html(cell: list[Shown]) -> None:

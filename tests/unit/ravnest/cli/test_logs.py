@@ -63,6 +63,18 @@ def test_what_a_stage_prints_is_told_without_rays_words(tmp_path: Path, plan: Pl
     assert CliRunner().invoke(app, ["logs", str(run), "c0.s0"]).stdout == "hello\n"
 
 
+def test_ctrl_c_ends_the_lines_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(tmp_path / "r", PhaseEvent("training"))
+    (run / ".lock").write_text(json.dumps({"pid": 1, "host": "another-machine", "since": "now"}))
+    monkeypatch.setattr("ravnest.cli.logs.time.sleep", interrupted)
+    told = CliRunner().invoke(app, ["logs", str(run), "--follow"])
+    assert (told.exit_code, told.stdout, told.stderr) == (0, "0.0 s · training\n", "the run goes on\n")
+
+
+def interrupted(seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_run_that_may_go_on_on_another_machine_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(tmp_path / "r", PhaseEvent("training"))
     (run / ".lock").write_text(json.dumps({"pid": 1, "host": "another-machine", "since": "now"}))

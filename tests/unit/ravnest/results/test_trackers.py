@@ -60,15 +60,20 @@ class Client:
         self.asked.append(("run", number, run_name))
         return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
 
-    def log_metric(self, run_id: str, name: str, value: float, step: int) -> None:
-        self.asked.append((run_id, name, value, step))
+    def log_batch(self, run_id: str, metrics: list[Any]) -> None:
+        self.asked.append((run_id, *[(each.key, each.value, each.step) for each in metrics]))
 
     def set_terminated(self, run_id: str) -> None:
         self.asked.append(("end", run_id))
 
 
-def test_mlflow_is_told_each_point_in_a_run_of_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_is_told_each_record_at_once_in_a_run_of_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     clients: list[Client] = []
+
+    def metric(key: str, value: float, timestamp: int, step: int) -> Any:
+        return SimpleNamespace(key=key, value=value, step=step)
+
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=metric))  # type: ignore[arg-type]
     package = SimpleNamespace(MlflowClient=lambda uri: clients.append(Client(uri)) or clients[-1])
     monkeypatch.setitem(sys.modules, "mlflow", package)  # type: ignore[arg-type]
     tracker = trackers.mlflow("http://127.0.0.1:5000", experiment="home", run_name="first")
@@ -81,13 +86,12 @@ def test_mlflow_is_told_each_point_in_a_run_of_the_experiment(monkeypatch: pytes
         ("find", "home"),
         ("create", "home"),
         ("run", "7", "first"),
-        ("r1", "samples_per_s/c0", 12.5, 48),
-        ("r1", "held_out/loss", 1.5, 96),
-        ("r1", "held_out/accuracy", 0.25, 96),
+        ("r1", ("samples_per_s/c0", 12.5, 48)),
+        ("r1", ("held_out/loss", 1.5, 96), ("held_out/accuracy", 0.25, 96)),
         ("end", "r1"),
     ]
     trackers.mlflow(run_id="r0")(RECORDS[2])
-    assert clients[1].asked[0] == ("r0", "held_out/loss", 1.5, 96)
+    assert clients[1].asked[0][:2] == ("r0", ("held_out/loss", 1.5, 96))
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
