@@ -45,11 +45,17 @@ class Alone:
         """`thread`: the number of a process, whose first thread is meant, or "thread-self"."""
         self._path = Path("/proc") / str(thread) / "schedstat"
         self._ran, self._waited = self._read()
+        self._began_s = time.monotonic()
 
     def factor(self) -> float:
         """What to multiply its work per second by: by 1.5 when it has waited for a processor half as long as it ran."""
         ran, waited = self._read()
         return 1 + (waited - self._waited) / max(1, ran - self._ran)
+
+    def busy(self) -> float:
+        """The part of the time in which it had something to do: it ran, or waited for a processor."""
+        ran, waited = self._read()
+        return (ran - self._ran + waited - self._waited) / 1e9 / max(1e-9, time.monotonic() - self._began_s)
 
     def _read(self) -> tuple[int, int]:
         ran, waited, _ = map(int, self._path.read_text().split())
@@ -87,11 +93,13 @@ class Hosted:
 
 @dataclass(frozen=True)
 class Passed:
-    """alone: samples per second, as if the host had not waited for a processor. failed: the share of requests."""
+    """alone: samples per second, as if the host had not waited for a processor. failed: the share of requests. busy:
+    the part of the time in which the host had something to do."""
 
     rate: float
     alone: float
     failed: float
+    busy: float
 
 
 class DelayedEndpoint(ZmqEndpoint):
@@ -200,10 +208,10 @@ def throughput(there: Hosted, path: Sequence[Expert], samples: Tensor, *, in_fli
             continue
         forward, answer = way.pop()
         begin(number, Call(forward.expert, forward.host, (forward.tensors[0], gradient), True, answer.updates))
-    rate, factor = (requests - failed) * len(samples) / (2 * len(path) * seconds), alone.factor()
+    rate, factor, busy = (requests - failed) * len(samples) / (2 * len(path) * seconds), alone.factor(), alone.busy()
     while not all(future.done() for future in under_way.values()):
         time.sleep(0.05)  # each has a deadline; what is still asked would slow the next measurement
-    return Passed(rate, rate * factor, failed / max(1, requests))
+    return Passed(rate, rate * factor, failed / max(1, requests), busy)
 
 
 def _host_of(client: ExpertsClient, expert: Expert) -> tuple[Expert, str]:

@@ -15,6 +15,9 @@ WIDTH, HIDDEN_BATCH = 512, 256
 LAYERS = 4
 IN_FLIGHT, BATCH = 64, 64
 DELAYS_S = (0.01, 0.05, 0.1, 0.2)
+TIMES = 3
+"""So often each delay is measured with all in flight: two measurements of one thing differ by some percent."""
+
 MOST_UNSTEADY = 1.25
 """The largest ratio between throughputs without delay, beyond which the machine was too busy to judge by."""
 
@@ -99,13 +102,15 @@ def run_hosting(*, quick: bool = False) -> Part:
 @dataclass(frozen=True)
 class Beside:
     """Samples per second with a delay, and right before it without one, both as if the host had not waited for a
-    processor; and the share of requests that failed. waited: the largest part of the time for which it did."""
+    processor; and the share of requests that failed. waited: the largest part of the time for which it did. busy: the
+    part of the time in which it had something to do, with the delay."""
 
     delay_s: float
     rate: float
     failed: float
     without: float
     waited: float = 0.0
+    busy: float = 1.0
 
     @property
     def share(self) -> float:
@@ -114,42 +119,61 @@ class Beside:
 
 
 def run_delay(*, quick: bool = False) -> Part:
-    """Throughput of 64 requests in flight, and of a chain of the same layers, against the delay of a request."""
-    delays, seconds = ((0.05,), 2.0) if quick else (DELAYS_S, 12.0)
+    """Throughput of 64 requests in flight, and of a chain of the same layers, against the delay of a request. Each is
+    measured several times, each time right after the same without delay."""
+    delays, times, seconds = ((0.05,), 1, 2.0) if quick else (DELAYS_S, TIMES, 8.0)
     samples = torch.randn(BATCH, WIDTH)
     config = {"name": "delay", "grid": f"[{LAYERS}]", **EXPERT, "batch": f"{{most_samples: {HIDDEN_BATCH}}}"}
-    found: dict[int, list[Beside]] = {IN_FLIGHT: [], LAYERS: []}
+    many: list[list[Beside]] = []
+    chain: list[Beside] = []
     with hosted(config, ["*"]) as host:
         path = list(host.config.places.experts())
+
+        def beside(in_flight: int, delay_s: float) -> Beside:
+            host.endpoint.mean_s = 0.0
+            without = throughput(host, path, samples, in_flight=in_flight, seconds=seconds)
+            host.endpoint.mean_s = delay_s
+            with_it = throughput(host, path, samples, in_flight=in_flight, seconds=seconds)
+            waited = max(1 - one.rate / one.alone if one.alone else 0.0 for one in (without, with_it))
+            return Beside(delay_s, with_it.alone, with_it.failed, without.alone, waited, with_it.busy)
+
         for delay_s in delays:
-            for in_flight, rows in found.items():
-                host.endpoint.mean_s = 0.0
-                without = throughput(host, path, samples, in_flight=in_flight, seconds=seconds)
-                host.endpoint.mean_s = delay_s
-                with_it = throughput(host, path, samples, in_flight=in_flight, seconds=seconds)
-                waited = max(1 - one.rate / one.alone if one.alone else 0.0 for one in (without, with_it))
-                rows.append(Beside(delay_s, with_it.alone, with_it.failed, without.alone, waited))
-    return delay_part(found[IN_FLIGHT], found[LAYERS], quick=quick)
+            many.append([beside(IN_FLIGHT, delay_s) for _ in range(times)])
+            chain.append(beside(LAYERS, delay_s))
+    return delay_part(many, chain, quick=quick)
 
 
-def delay_part(many: Sequence[Beside], chain: Sequence[Beside], *, quick: bool) -> Part:
-    """Judge, unless the machine was too busy: the same measurement without delay has to come out alike each time."""
-    rates = [one.without for one in many]
+def delay_part(many: Sequence[Sequence[Beside]], chain: Sequence[Beside], *, quick: bool) -> Part:
+    """Judge by the median of the times, unless the machine was too busy: the same measurement without delay has to come
+    out alike each time. many: by delay, each time."""
+    rates = [one.without for times in many for one in times]
     unsteady = min(rates) <= 0.0 or max(rates) / min(rates) > MOST_UNSTEADY
-    lost, chain_lost = 1 - many[-1].share, 1 - chain[-1].share
+    shares = [[one.share for one in times] for times in many]
+    lost, chain_lost = [1 - one for one in shares[-1]], 1 - chain[-1].share
     claim = Claim(
         "delay",
-        f"throughput that {IN_FLIGHT} requests in flight lose at a mean delay of {1e3 * many[-1].delay_s:g} ms; a "
-        f"chain of the same layers with {LAYERS} batches in flight loses {chain_lost:.0%}",
+        f"throughput that {IN_FLIGHT} requests in flight lose at a mean delay of {1e3 * chain[-1].delay_s:g} ms, the "
+        f"median of {len(lost)} times; a chain of the same layers with {LAYERS} batches in flight loses "
+        f"{chain_lost:.0%}",
         "≤ 10 %",
-        f"{lost:.1%}" + (", on a machine too busy to tell" if unsteady else ""),
-        None if quick or unsteady else lost <= 0.1,
+        f"{median(lost):.1%} ({min(lost):.1%} to {max(lost):.1%})"
+        + (", on a machine too busy to tell" if unsteady else ""),
+        None if quick or unsteady else median(lost) <= 0.1,
     )
     rows = [
-        [1e3 * one.delay_s, one.rate, one.share, f"{one.failed:.1%}", other.rate, other.share]
-        for one, other in zip(many, chain, strict=True)
+        [
+            1e3 * other.delay_s,
+            median([one.rate for one in times]),
+            spread(of_none, ".2f"),
+            f"{min(one.busy for one in times):.0%}",
+            f"{max(one.failed for one in times):.1%}",
+            other.rate,
+            f"{other.share:.2f}",
+        ]
+        for times, of_none, other in zip(many, shares, chain, strict=True)
     ]
-    milliseconds = [1e3 * one.delay_s for one in many]
+    milliseconds = [1e3 * one.delay_s for one in chain]
+    everything = [*(one for times in many for one in times), *chain]
     return Part(
         "delay",
         "Throughput against delay",
@@ -157,7 +181,7 @@ def delay_part(many: Sequence[Beside], chain: Sequence[Beside], *, quick: bool) 
         tables=[
             Table(
                 "Samples per second, forward and backward through four experts",
-                ["delay ms", f"{IN_FLIGHT} in flight", "of none", "failed", "chain", "of none"],
+                ["delay ms", f"{IN_FLIGHT} in flight", "of none", "busy", "failed", "chain", "of none"],
                 rows,
             )
         ],
@@ -167,7 +191,7 @@ def delay_part(many: Sequence[Beside], chain: Sequence[Beside], *, quick: bool) 
                 "mean delay of a request, ms",
                 "of that without delay",
                 [
-                    Series(f"{IN_FLIGHT} in flight", milliseconds, [one.share for one in many]),
+                    Series(f"{IN_FLIGHT} in flight", milliseconds, [median(one) for one in shares]),
                     Series(f"chain, {LAYERS} in flight", milliseconds, [one.share for one in chain]),
                 ],
             )
@@ -176,8 +200,9 @@ def delay_part(many: Sequence[Beside], chain: Sequence[Beside], *, quick: bool) 
             f"One host process with one thread; blocks of width {WIDTH}, batches of {BATCH} samples; each request is "
             "held back at the caller by an exponentially distributed time. The chain has as many batches in flight as "
             f"layers, one for each stage of a pipeline. {ALONE} The host waited for "
-            f"{max(one.waited for one in (*many, *chain)):.0%} at most of the time in which it had something to do. "
-            "Each was measured without delay right before it was with one; "
+            f"{max(one.waited for one in everything):.0%} at most of the time in which it had something to do, and had "
+            "something to do for the part `busy` of the time, at least. Each was measured without delay right before "
+            f"it was with one, {len(lost)} times (the chain once), and not for the first seconds; "
             f"without, {IN_FLIGHT} in flight made {spread(rates, '.0f')} samples/s. Where these differ by more than "
             f"{MOST_UNSTEADY:g} times, nothing is judged. A request that fails, being later than the deadline from "
             "measured answers, begins its batch anew. What larger experts or smaller ones would lose follows from "
