@@ -162,11 +162,12 @@ def hosted(config: Mapping[str, Any], claims: Sequence[str]) -> Iterator[Hosted]
 
 def throughput(there: Hosted, path: Sequence[Expert], samples: Tensor, *, in_flight: int, seconds: float) -> Passed:
     """Samples per second that pass forward and backward through the experts of `path`, of one host. A batch whose
-    request fails begins anew. Each answer counts as its part of a pass; the first `WARM_S` do not."""
+    request fails begins anew. Whole passes count, but for the first `WARM_S` (`rate_of_passes`)."""
     client, (process,) = there.client, there.processes
     hosts = dict(_host_of(client, one) for one in path)
     ended: queue.SimpleQueue[tuple[int, Call, Answered | Failed]] = queue.SimpleQueue()
     passes: list[list[tuple[Call, Answered]]] = [[] for _ in range(in_flight)]
+    passed_s: list[list[float]] = [[] for _ in range(in_flight)]
 
     under_way: dict[int, Future[Answered | Failed]] = {}
 
@@ -204,14 +205,24 @@ def throughput(there: Hosted, path: Sequence[Expert], samples: Tensor, *, in_fli
         else:
             gradient = result.tensor
         if not way:
+            if counts:
+                passed_s[number].append(time.monotonic())
             begin(number, first)
             continue
         forward, answer = way.pop()
         begin(number, Call(forward.expert, forward.host, (forward.tensors[0], gradient), True, answer.updates))
-    rate, factor, busy = (requests - failed) * len(samples) / (2 * len(path) * seconds), alone.factor(), alone.busy()
+    rate, factor, busy = len(samples) * rate_of_passes(passed_s), alone.factor(), alone.busy()
     while not all(future.done() for future in under_way.values()):
         time.sleep(0.05)  # each has a deadline; what is still asked would slow the next measurement
     return Passed(rate, rate * factor, failed / max(1, requests), busy)
+
+
+def rate_of_passes(passed_s: Sequence[Sequence[float]]) -> float:
+    """Passes per second, from when the passes of each batch in flight have ended: as many as are in flight, by the mean
+    time of a whole pass. Where all began together they go on in step, so that any other stretch of time has more of
+    their forwards, which are cheap, or of their backwards."""
+    passes = sum(max(0, len(one) - 1) for one in passed_s)
+    return len(passed_s) * passes / sum(one[-1] - one[0] for one in passed_s if one) if passes else 0.0
 
 
 def _host_of(client: ExpertsClient, expert: Expert) -> tuple[Expert, str]:

@@ -121,7 +121,7 @@ class Beside:
 def run_delay(*, quick: bool = False) -> Part:
     """Throughput of 64 requests in flight, and of a chain of the same layers, against the delay of a request. Each is
     measured several times, each time right after the same without delay."""
-    delays, times, seconds = ((0.05,), 1, 2.0) if quick else (DELAYS_S, TIMES, 8.0)
+    delays, times, seconds = ((0.05,), 1, 2.0) if quick else (DELAYS_S, TIMES, 15.0)
     samples = torch.randn(BATCH, WIDTH)
     config = {"name": "delay", "grid": f"[{LAYERS}]", **EXPERT, "batch": f"{{most_samples: {HIDDEN_BATCH}}}"}
     many: list[list[Beside]] = []
@@ -202,7 +202,7 @@ def delay_part(many: Sequence[Sequence[Beside]], chain: Sequence[Beside], *, qui
             f"layers, one for each stage of a pipeline. {ALONE} The host waited for "
             f"{max(one.waited for one in everything):.0%} at most of the time in which it had something to do, and had "
             "something to do for the part `busy` of the time, at least. Each was measured without delay right before "
-            f"it was with one, {len(lost)} times (the chain once), and not for the first seconds; "
+            f"it was with one, {len(lost)} times (the chain once), by whole passes after the first seconds; "
             f"without, {IN_FLIGHT} in flight made {spread(rates, '.0f')} samples/s. Where these differ by more than "
             f"{MOST_UNSTEADY:g} times, nothing is judged. A request that fails, being later than the deadline from "
             "measured answers, begins its batch anew. What larger experts or smaller ones would lose follows from "
