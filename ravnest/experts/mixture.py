@@ -75,7 +75,8 @@ class RemoteMixtureOfExperts(nn.Module):
         return {**self.__dict__, "balance": None}
 
     def forward(self, samples: Tensor) -> Tensor:
-        """(samples, *input_shape) → (samples, *output_shape). Raises InvalidInput, ExpertsUnavailable."""
+        """(samples, *input_shape), float32 or bfloat16 → (samples, *output_shape), float32. Raises InvalidInput,
+        ExpertsUnavailable."""
         output, balance = self.with_balance(samples)
         if not torch.compiler.is_exporting():  # a graph has no attributes
             self.balance = balance if self.training else None
@@ -84,6 +85,8 @@ class RemoteMixtureOfExperts(nn.Module):
     def with_balance(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """What forward returns, and the load-balancing loss of this batch, one number."""
         shape = self.config.input_shape
+        if samples.dtype == torch.bfloat16:  # as autocast makes them; gradients of float16 would be scaled
+            samples = samples.float()
         if tuple(samples.shape[1:]) != shape or samples.dtype != torch.float32 or samples.shape[0] < 1:
             raise InvalidInput(
                 f"expected float32 of shape {('n', *shape)}, n at least 1, not {samples.dtype} {tuple(samples.shape)}"

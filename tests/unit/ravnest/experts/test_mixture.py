@@ -154,6 +154,18 @@ def test_impossible_options_are_refused(options: dict[str, int], key: str) -> No
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_samples_of_bfloat16_are_computed_in_float32_and_have_gradients_of_their_own_kind(autocast: bool) -> None:
+    mixture, samples = layer(), torch.randn(6, WIDTH).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = mixture(samples)
+    torch.testing.assert_close(output, mixture(samples.float()), rtol=0.1, atol=0.1)
+    output.sum().backward()
+    assert (output.dtype, samples.grad.dtype) == (torch.float32, torch.bfloat16)
+    assert float(samples.grad.abs().sum()) > 0.0
+    assert all(one.updates for one in mixture.client.experts.values())  # type: ignore[attr-defined]
+
+
 def test_other_shapes_are_refused() -> None:
     for wrong in (torch.zeros(2, WIDTH + 1), torch.zeros(0, WIDTH), torch.zeros(2, WIDTH, dtype=torch.float64)):
         with pytest.raises(InvalidInput, match="expected float32"):

@@ -50,16 +50,20 @@ def test_stages_compute_what_the_model_does_with_stand_ins(network: Network, cap
     assert found.short_batches
 
 
-def test_stages_ask_and_teach_the_experts_of_their_process(network: Network, captured: CapturedModel) -> None:
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_stages_ask_and_teach_the_experts_of_their_process(
+    network: Network, captured: CapturedModel, bfloat16: bool
+) -> None:
     weights = dict(network.state_dict())
     first, last = (StageModule(captured.span(*span), weights) for span in ((0, 1), (1, len(captured.units))))
     client = LocalClient(small_grid())
     open_grid("test", Asker(client))
     try:
         samples = torch.randn(4, 6)
-        sent = [one.detach().requires_grad_(one.is_floating_point()) for one in first(samples)]
-        output, balance = last(*sent)
-        expected = network(samples)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):  # as a job's `precision` computes
+            sent = [one.detach().requires_grad_(one.is_floating_point()) for one in first(samples)]
+            output, balance = last(*sent)
+            expected = network(samples)
         torch.testing.assert_close(output, expected[0])
         assert not any(one.updates for one in client.experts.values())
         (output.sum() + balance).backward()
