@@ -20,7 +20,7 @@ from ravnest.job.config import Job
 from ravnest.job.initial_weights import WeightsFromSeed
 from ravnest.job.materials import JobData, capture_job, make_model
 from ravnest.planning.mapped_weights import MAPPED_BYTES, MappedWeights, Place, filled, weight_bytes
-from ravnest.splitting import CapturedModel
+from ravnest.splitting import CapturedModel, captured_short
 from ravnest.splitting.exporting import twin_on_cpu
 from ravnest.splitting.model_source import computed
 from ravnest.splitting.program import is_narrow
@@ -69,7 +69,10 @@ class TriedModel:
         blocks = self.blocks
         if blocks is None:
             return whole
-        short = capture_job(job, job_file, data, lambda model: keep_first(model, blocks))
+        with naming(job_file, "model"):
+            short = captured_short(whole, self.model)
+        if short is None:
+            short = capture_job(job, job_file, data, lambda model: keep_first(model, blocks))
         with naming(job_file, "model"):
             check_repeats(whole.modes, short.modes, blocks)
         return short

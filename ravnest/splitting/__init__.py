@@ -19,7 +19,7 @@ from ravnest.splitting.program import StageProgram, TensorSpec, ValueSpec
 from ravnest.splitting.stage_module import StageModule
 
 if TYPE_CHECKING:
-    from ravnest.splitting.capturing import CapturedModel, capture
+    from ravnest.splitting.capturing import CapturedModel, capture, captured_short
     from ravnest.splitting.recording import record
     from ravnest.splitting.verification import Verification, verify
 
@@ -33,6 +33,7 @@ __all__ = [
     "Verification",
     "build_model",
     "capture",
+    "captured_short",
     "initial_buffers",
     "initial_weights",
     "record",
@@ -43,6 +44,7 @@ __all__ = [
 _PLANNER_SIDE = {
     "CapturedModel": "capturing",
     "capture": "capturing",
+    "captured_short": "capturing",
     "record": "recording",
     "Verification": "verification",
     "verify": "verification",

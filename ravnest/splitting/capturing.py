@@ -65,6 +65,8 @@ class CapturedModel:
     loss_parameters: tuple[TensorSpec, ...] = ()
     """What the loss brings to the last stage: its own parameters, and its saved buffers."""
     loss_buffers: tuple[TensorSpec, ...] = ()
+    short: Modes | None = None
+    """The graphs of the same model with two of its equal blocks, where they were exported instead of the whole."""
 
     def with_loss(self, parameters: tuple[TensorSpec, ...], buffers: tuple[TensorSpec, ...]) -> "CapturedModel":
         """The model with the weights of a loss in its last unit. Without parameters it is the same model.
@@ -247,6 +249,19 @@ def capture(
     raise refusal(model, failure) from failure
 
 
+def captured_short(whole: CapturedModel, model: nn.Module) -> CapturedModel | None:
+    """The capture of `model`, which has two of the equal blocks of the model of `whole`, without another export.
+
+    None where the whole model was exported as it is, or the graphs of the short one cannot be used.
+    """
+    if whole.short is None:
+        return None
+    try:
+        return _captured(model, whole.short).with_loss(whole.loss_parameters, whole.loss_buffers)
+    except UnfitError:
+        return None
+
+
 def _captured(model: nn.Module, modes: Modes) -> CapturedModel:
     measures = [measure(converted, modes.inputs) for converted in modes.graphs]
     changed = frozenset().union(*(changed_weights(c, m) for c, m in zip(modes.graphs, measures, strict=True)))
@@ -283,6 +298,7 @@ def _captured(model: nn.Module, modes: Modes) -> CapturedModel:
         users,
         aliases(model),
         whole_because=why_whole(train, evaluate, pairing, work, apart) if len(units) == 1 else "",
+        short=modes.short,
     )
 
 

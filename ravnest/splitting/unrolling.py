@@ -41,6 +41,8 @@ class Modes:
     inputs: tuple[Tensor, ...]
     """The sample, in the order in which the model takes it."""
     batch_is_dynamic: bool
+    short: "Modes | None" = None
+    """The graphs of the same model with two of its equal blocks, of which these were written down."""
 
 
 def unrolled(
@@ -69,7 +71,7 @@ def unrolled(
         except Exception:  # noqa: BLE001 - as above
             continue
         train, evaluate = (_Unrolling(a, b, blocks).run() for a, b in zip(two.graphs, three.graphs, strict=True))
-        yield replace(two, graphs=(train, evaluate))
+        yield replace(two, graphs=(train, evaluate), short=two)
 
 
 def converted(model: nn.Module, exported: ExportedModes, select: Select | None = None) -> Modes:

@@ -8,11 +8,14 @@ from cluster_planner import Plan
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
 from ravnest.job.initial_weights import WeightsFromSeed, make_weights
-from ravnest.job.materials import load_data, make_model
+from ravnest.job.materials import capture_job, load_data, make_model
 from ravnest.planning import prepare_plan as planning
+from ravnest.planning import tried_model as tried_model_module
 from ravnest.planning.tried_model import check_of, check_room, tried_model
 from ravnest.splitting import CapturedModel
 from ravnest.splitting.model_source import values_of
+from ravnest.splitting.thinning import keep_first
+from ravnest.splitting.unrolling import LEAST_BLOCKS
 from tests.support.local import JOB_FILE, captured_job, plan_with, tiny_job
 
 
@@ -63,6 +66,17 @@ def test_the_short_model_has_the_weights_of_the_whole_one():
         assert torch.equal(tensor, expected[name]), name
     short = tried.capture(job, JOB_FILE, load_data(job, JOB_FILE), captured_job(job))
     assert short.train.converted.parameters.keys() == dict(tried.model.named_parameters()).keys()
+
+
+def test_the_short_model_is_exported_once_where_the_whole_one_is_made_of_it(monkeypatch):
+    job = tiny_job(model={"factory": "tiny:gpt", "args": {"layers": LEAST_BLOCKS}})
+    data = load_data(job, JOB_FILE)
+    tried = tried_model(job, JOB_FILE, make_model(job, JOB_FILE, "meta"), "sampled", 10**9)
+    assert tried.blocks.count == LEAST_BLOCKS
+    whole = captured_job(job)
+    exported = capture_job(job, JOB_FILE, data, lambda model: keep_first(model, tried.blocks))
+    monkeypatch.delattr(tried_model_module, "capture_job")
+    assert tried.capture(job, JOB_FILE, data, whole).costs == exported.costs
 
 
 def test_a_model_in_files_is_the_same_and_needs_room_for_one_weight_at_a_time():

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ravnest.splitting import CapturedModel, capture, capturing
+from ravnest.splitting import CapturedModel, capture, captured_short, capturing
+from ravnest.splitting.thinning import Blocks, keep_first
 from ravnest.splitting.unrolling import LEAST_BLOCKS, unrolled
 from tests.unit.ravnest.splitting.test_thinning import Block, Deep
 
@@ -73,6 +74,11 @@ def test_the_unrolled_graph_is_that_of_the_whole_export(
         assert [spec.name for spec in mine.weight_specs] == [spec.name for spec in other.weight_specs]
         assert [spec.shape for spec in mine.outputs] == [spec.shape for spec in other.outputs]
         assert mine.changed == other.changed
+    assert captured_short(theirs, model) is None
+    keep_first(model, Blocks("blocks", COUNT))
+    of_two = captured_short(ours, model)
+    assert of_two is not None
+    assert of_two.costs == capture(model, SAMPLE).costs
 
 
 @pytest.mark.parametrize(
