@@ -150,7 +150,8 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
     what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too; where nodes of
     a small fleet stand idle, what longer rounds bring (advice/rarer_rounds.py).
 
-    A fleet of up to MOST_NODES_TO_PLAN_ANEW nodes is planned from nothing, a larger one climbs from the plan as it is.
+    Planning anew climbs from the plan as it is, and in a fleet of up to MOST_NODES_TO_PLAN_ANEW nodes also from groups,
+    as a search of a part of a fleet does. A search of all would take several times as long (decision 173).
     The arguments are those of `make_plan`.
     """
     spans = SpanCosts(plan.costs, plan.workload)
@@ -182,14 +183,18 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
 
 def _planned_anew(plan: Plan, fleet: Fleet, costs: ModelCosts, work: Workload) -> tuple[float, float]:
     """Return the samples/s, and the worth, of a plan of this fleet, model and workload."""
+    spans, fine, least = SpanCosts(costs, work), SpanCosts(costs, work, CUT_POSITIONS), _least_of(plan)
+    memory_fit = MemoryFit(fleet, spans, least)
+    able = tuple(i for i, name in enumerate(fleet.names) if memory_fit.holds_a_unit(name))
+    climber = WholePlans(fleet, spans, PlanWorths(fleet, spans), [fleet.names[i] for i in able], least, few=fine)
+    clusters, _ = climber.improved(plan.clusters, ADVICE_TRIES, plan.seed)
+    found = [Assembler(fleet, spans, fine, least).of_clusters(clusters)]
     if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
-        found = make_plan(fleet, costs, work, **_asked_of(plan)).predicted  # type: ignore[arg-type]
-        return found.samples_per_s, found.objective
-    spans, fine = SpanCosts(costs, work), SpanCosts(costs, work, CUT_POSITIONS)
-    climber = WholePlans(fleet, spans, PlanWorths(fleet, spans), fleet.names, _least_of(plan), few=fine)
-    clusters, worth = climber.improved(plan.clusters, ADVICE_TRIES, plan.seed)
-    rate = Assembler(fleet, spans, fine, _least_of(plan)).of_clusters(clusters).forecast.prediction.samples_per_s
-    return rate, worth
+        problem = SearchProblem(fleet, costs, work, able, least, plan.seed)
+        searched = Search(problem, spans, memory_fit, _unheard, within=True).best()
+        found += [] if searched is None else [searched]
+    best = max(found, key=lambda one: one.objective)
+    return best.forecast.prediction.samples_per_s, best.objective
 
 
 def improve_plan(

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from cluster_planner import planner
 from cluster_planner.advice.lean_optimizer import WITH_IT, may_gain, without_optimizer_state
 from cluster_planner.errors import NoFeasiblePlan
 from cluster_planner.inputs.fleet import Fleet, Node
@@ -45,6 +46,27 @@ def test_where_memory_limits_the_gain_without_the_optimizers_state_is_said(
     assert lean.objective > 1.01 * plan.predicted.objective
     assert f"with {WITH_IT}, if training learns as well with it, planned anew, " in advised
     assert f"(worth {lean.objective:.3g})" in advised
+
+
+def test_what_planning_anew_brings_is_found_without_a_search_of_all(
+    costs: ModelCosts,
+    make_node: Callable[..., Node],
+    make_workload: Callable[..., Workload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of ten nodes that hold the model twice only without the optimizer's states: from the plan nothing leads there."""
+    work = make_workload()
+    fleet = Fleet(tuple(make_node(f"n{i}", memory_bytes=250 * 10**6) for i in range(10)))
+    plan = planned(fleet, costs, work)
+    lean = planned(fleet, *without_optimizer_state(costs, work))
+    assert len(lean.clusters) > len(plan.clusters)
+
+    def unwanted(*_: object, **__: object) -> Plan:
+        raise AssertionError
+
+    monkeypatch.setattr(planner, "make_plan", unwanted)
+    words = with_advice_planned(plan).predicted.advice.rpartition("(worth ")[2].rstrip(")")
+    assert float(words) == pytest.approx(lean.predicted.objective, rel=0.02)
 
 
 def test_nothing_is_said_where_there_is_room_or_nothing_to_drop(
