@@ -1,4 +1,4 @@
-"""How much memory this process can still get before the kernel ends it, and how it gives back what it has freed.
+"""How much memory this process can still get before the kernel ends it, how it gives back what it has freed, and pages.
 
 In: the files in which the kernel tells it. Out: bytes. What counts is the least of what the machine has available, swap
 included, and of what the limits of the process's control group, and of the groups around it, still leave.
@@ -6,6 +6,7 @@ included, and of what the limits of the process's control group, and of the grou
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +19,8 @@ _OLDER = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file
 """The files of control groups of version 2 and of version 1: the limit, the use, and the line of memory.stat with the
 part of the use that the kernel gives up first."""
 _M_ARENA_MAX = -8  # of glibc's malloc.h
+_HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""The variable by which torch asks the kernel for huge pages for tensors of 2 MiB and more."""
 
 
 def free_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
@@ -49,6 +52,22 @@ def give_back_freed() -> bool:
     there were any; False also where the C library does not know of it."""
     trim = getattr(_c_library(), "malloc_trim", None)
     return bool(trim is not None and trim(ctypes.c_size_t(0)))
+
+
+def take_huge_pages() -> None:
+    """Let torch take pages of 2 MiB for large tensors in this process. Does nothing once torch has made a tensor.
+
+    A gradient of gigabytes takes seconds to come in pages of 4 KiB. torch looks for the variable once, at its first
+    tensor, which is made here; so it is not left to the processes that this one starts. The user's own word counts.
+    """
+    import torch
+
+    if _HUGE_PAGES not in os.environ:
+        os.environ[_HUGE_PAGES] = "1"
+        try:
+            torch.empty(1)
+        finally:
+            del os.environ[_HUGE_PAGES]
 
 
 def _c_library() -> ctypes.CDLL | None:

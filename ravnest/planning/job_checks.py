@@ -37,12 +37,19 @@ def check_buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> No
 
 
 def run_once(
-    model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], job_file: str | Path, seed: int = 0
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: Mapping[str, Tensor],
+    job_file: str | Path,
+    seed: int = 0,
+    *,
+    twin: nn.Module | None = None,
 ) -> Any:
     """What the model returns for a batch in training, with gradients, after torch.manual_seed(seed).
 
-    Neither the model, which is on the CPU, nor any generator of random numbers is changed. Raises InvalidInput where
-    the model's own forward raises.
+    twin: the copy of the model (`twin_of`) that is run and may change; None: one is made. Neither the model, which is
+    on the CPU, nor any generator of random numbers is changed. Raises InvalidInput where the model's own forward
+    raises.
     """
     name = type(model).__name__
     try:
@@ -53,7 +60,7 @@ def run_once(
         hint = "data.inputs names the keys of a sample that the model takes" if kwargs else None
         raise InvalidInput(message, path=str(job_file), key="model", hint=hint) from error
     with naming(job_file):
-        twin = twin_of(model).train()
+        twin = (twin_of(model) if twin is None else twin).train()
     tensors = (*args, *kwargs.values())
     shapes = ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in tensors)
     with (

@@ -33,7 +33,7 @@ from cluster_planner import (
     without_constraints,
 )
 from ravnest.errors import InvalidInput, naming
-from ravnest.free_memory import free_bytes
+from ravnest.free_memory import free_bytes, take_huge_pages
 from ravnest.job.config import Job
 from ravnest.job.experts_table import check_experts, experts_stand_in
 from ravnest.job.initial_weights import WeightsFromSeed
@@ -65,7 +65,7 @@ from ravnest.planning.searching_on import Budget, searched_on
 from ravnest.planning.trial import try_plan
 from ravnest.planning.tried_model import Check, TriedModel, check_of, tried_model
 from ravnest.planning.workload import with_optimizer, workload
-from ravnest.splitting import CapturedModel, verify
+from ravnest.splitting import CapturedModel, twin_of, verify
 from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
 from ravnest.splitting.thinning import KEPT
 from ravnest.training.batches import Inputs, Target, arguments
@@ -136,6 +136,8 @@ def prepare_plan(
     if job.mode != "planned":
         hint = "ravnest collaborate start"
         raise InvalidInput("volunteers need no plan: expected planned", path=str(job_path), key="mode", hint=hint)
+    if extent == "sampled":
+        take_huge_pages()  # for models that are too large for "full"
     searched: list[Step] = []
     _check_devices(fleet, fleet_path)
     step("loading the data")
@@ -260,10 +262,12 @@ def _checked(
         warn("--check none: neither the model nor its stages were tried; what is wrong with them shows in the run")
     else:
         with tried.told(), tried.sparing():
-            output = run_once(tried.model, args, kwargs, job_path)
+            with naming(job_path):
+                warm = None if tried.mapped is None else twin_of(tried.model)
+            output = run_once(tried.model, args, kwargs, job_path, twin=warm)
             check_measures(job, job_path, output, target)
-            check_forwards(tried.model, args, kwargs, job_path, output)
-            del output
+            check_forwards(tried.model, args, kwargs, job_path, output, warm=warm)
+            del output, warm
     step("capturing the model")
     captured = capture_job(job, job_path, data)
     if not_counted := check_experts(job.experts, captured.span(0, len(captured.units)), job_path):

@@ -5,26 +5,30 @@ Out: `result.json` there, which says what went wrong, or that nothing did.
 
 Each pipeline makes one step of training (forward, backward, update) and evaluates the first and the last batch of the
 held-out set. The stages are those of a run, and so is what crosses a cut. One stage is in memory at a time: a stage's
-forward runs again before its backward. A stage whose large weights lie in files makes no update, which would take the
-memory of its weights four times; that its optimizer takes them has been tried without values. This process imports what
-a stage's process imports, and neither the model nor what it uses, so that an operator which a stage would not know is
-not known here either.
+forward runs again before its backward. Where large weights lie in files, all stages stay, without what they have read
+of the files, and of two held-out batches of one form the first stands for both. A stage with such weights makes no
+update, which would take the memory of its weights four times; that its optimizer takes them has been tried without
+values. This process imports what a stage's process imports, and neither the model nor what it uses, so that an operator
+which a stage would not know is not known here either.
 """
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput, ModelNotSplittable, RavnestError
 from ravnest.factories import describe, import_modules
+from ravnest.free_memory import take_huge_pages
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.experts_table import experts_stand_in
 from ravnest.planning.mapped_weights import Place
@@ -106,8 +110,8 @@ def read_trial(folder: Path) -> Trial:
     )
 
 
-def try_stages(trial: Trial, weights: Mapping[str, Tensor]) -> None:
-    """Train and evaluate with each pipeline of the trial.
+def try_stages(trial: Trial, weights: Mapping[str, Tensor], ran: Callable[[], None] = lambda: None) -> None:
+    """Train and evaluate with each pipeline of the trial. `ran` is called whenever a stage has run.
 
     Raises TrialFailed naming the stage, or InvalidInput where the user's data or loss is what is wrong.
     """
@@ -121,7 +125,7 @@ def try_stages(trial: Trial, weights: Mapping[str, Tensor]) -> None:
                     for operation in code.operations:
                         resolve_target(operation.target)
     for name, stages in trial.pipelines:
-        _Pipeline(trial, weights, name, stages).run()
+        _Pipeline(trial, weights, name, stages, ran).run()
 
 
 class _told:  # noqa: N801 - used as a context
@@ -149,8 +153,9 @@ class _Pipeline:
         weights: Mapping[str, Tensor],
         name: str,
         stages: Sequence[TriedStage],
+        ran: Callable[[], None],
     ) -> None:
-        self._weights = weights
+        self._weights, self._ran = weights, ran
         self._name = name
         self._data, self._job_file = trial.data, trial.job_file
         self._mapped = trial.mapped
@@ -204,30 +209,47 @@ class _Pipeline:
         plan = self._setups[0].evaluation
         held_out = len(EvaluationBatches(source.samples[1], plan.batch, short_last=plan.short_last))
         batches = sorted({0, held_out - 1}) if held_out else []
+        if self._mapped and self._are_alike(batches):
+            del batches[1:]
         carried: dict[int, Tensors] = dict.fromkeys(batches, ())
         for index in range(len(self._setups)):
             compute = self._made(index)
             for batch in batches:
                 with self._told(index, f"cannot evaluate batch {batch} of the held-out set"):
                     carried[batch] = compute.evaluate(0, batch, carried[batch])
+            self._ran()
 
     def _train(self) -> None:
         last = len(self._setups) - 1
         received: list[Tensors] = [()]
+        passed: dict[int, StageCompute] = {}
         for index in range(last):
             compute, crossings = self._made(index), self._crossings[index]
             with self._told(index, "cannot train"):
                 sent = compute.forward(0, crossings.activations_in.unpack(received[-1]))
                 received.append(crossings.activations_out.pack(sent))
+            self._ran()
+            if self._mapped:
+                passed[index] = compute
         gradients: Tensors = ()
         for index in range(last, -1, -1):
-            compute, crossings = self._made(index), self._crossings[index]
+            compute = passed.pop(index) if index in passed else self._made(index)
+            crossings = self._crossings[index]
             with self._told(index, "cannot train"):
-                compute.forward(0, crossings.activations_in.unpack(received[index]))
+                if index == last or not self._mapped:
+                    compute.forward(0, crossings.activations_in.unpack(received[index]))
                 sent, _ = compute.backward(0, crossings.gradients_in.unpack(gradients), ends_group=True)
                 if not self._is_large(index):
                     compute.update(None)
                 gradients = crossings.gradients_out.pack(sent)
+            del compute  # with its gradients
+            self._ran()
+
+    def _are_alike(self, batches: Sequence[int]) -> bool:
+        """Whether the tensors of these held-out batches have the same shapes and dtypes."""
+        read = [[source.held_out(batch) for source in self._sources.values() if source] for batch in batches]
+        forms = [[(one.shape, one.dtype) for one in tree_leaves(each) if isinstance(one, Tensor)] for each in read]
+        return all(form == forms[0] for form in forms)
 
     def _made(self, index: int) -> StageCompute:
         setup = self._setups[index]
@@ -251,13 +273,15 @@ class StoredWeights(Mapping[str, Tensor]):
         self._files = open_weights(folder / WEIGHTS)
         self._large: dict[str, tuple[str, int, Sequence[int], str]]
         self._large = json.loads((folder / TRIAL).read_text())["places"]
+        self._maps: dict[str, mmap] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._large:
             file, offset, shape, word = self._large[name]
             dtype: torch.dtype = getattr(torch, word)
-            mapped = Place(file, offset).mapped(torch.Size(shape).numel() * dtype.itemsize)
-            return torch.frombuffer(mapped, dtype=dtype).view(shape)
+            if name not in self._maps:
+                self._maps[name] = Place(file, offset).mapped(torch.Size(shape).numel() * dtype.itemsize)
+            return torch.frombuffer(self._maps[name], dtype=dtype).view(shape)
         if name not in self._files.stored:
             raise KeyError(name)
         return self._files.read(name)
@@ -269,13 +293,21 @@ class StoredWeights(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._files.stored) + len(self._large)
 
+    def give_back(self) -> None:
+        """Give the kernel back what has been read of the mapped weights. It comes again where it is read again."""
+        for mapped in self._maps.values():
+            mapped.madvise(MADV_DONTNEED)
+
 
 def main(folder: Path) -> dict[str, str | None]:
     """Run the trial of a folder. Returns what went wrong by `message`, `path`, `key` and `hint`; empty if nothing."""
+    if json.loads((folder / TRIAL).read_text())["places"]:
+        take_huge_pages()
     try:
         trial = read_trial(folder)
         with torch.random.fork_rng(devices=[]), experts_stand_in(trial.job.experts):
-            try_stages(trial, StoredWeights(folder))
+            weights = StoredWeights(folder)
+            try_stages(trial, weights, weights.give_back)
     except TrialFailed as error:
         return {"message": str(error)}
     except RavnestError as error:

@@ -110,6 +110,36 @@ def test_what_one_thread_has_freed_is_used_by_others_and_given_back() -> None:
     assert given_back > 0.5
 
 
+HUGE_PAGES = """
+import os
+from pathlib import Path
+import torch
+from ravnest.free_memory import take_huge_pages
+if {before}:
+    torch.ones(2)
+take_huge_pages()
+assert "THP_MEM_ALLOC_ENABLE" not in os.environ
+large = torch.empty(8 << 20, dtype=torch.uint8)
+place, inside = large.data_ptr() + (4 << 20), False
+for line in Path("/proc/self/smaps").read_text().splitlines():
+    first = line.split()[0]
+    if not first.endswith(":"):
+        begin, end = (int(number, 16) for number in first.split("-"))
+        inside = begin <= place < end
+    elif inside and first == "VmFlags:":
+        print("hg" in line.split())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its pages")
+@pytest.mark.parametrize("before", [False, True], ids=["first", "late"])
+def test_large_tensors_ask_for_huge_pages_where_torch_has_made_none_before(before: bool) -> None:
+    """In a process of its own, since torch looks once."""
+    code = HUGE_PAGES.format(before=before)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [str(not before)]
+
+
 def test_giving_back_harms_nobody() -> None:
     kept = bytearray(b"kept" * 1000)
     give_back_freed()

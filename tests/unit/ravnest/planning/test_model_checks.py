@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ravnest.errors import InvalidInput
 from ravnest.planning.job_checks import run_once
 from ravnest.planning.model_checks import check_forwards, check_numbers, check_trains
-from ravnest.splitting import capture
+from ravnest.splitting import capture, twin_of
 
 OWN = np.random.default_rng(0)
 X = torch.ones(3, 4)
@@ -33,7 +33,28 @@ def model(forward: object) -> nn.Module:
 
 
 def check(made: nn.Module) -> None:
-    check_forwards(made, (X,), {}, "job.yaml", run_once(made, (X,), {}, "job.yaml"))
+    """With the copy that ran first, and with another one: both say the same."""
+    told: list[InvalidInput | None] = []
+    for warm in (None, twin_of(made)):
+        try:
+            output = run_once(made, (X,), {}, "job.yaml", twin=warm)
+            check_forwards(made, (X,), {}, "job.yaml", output, warm=warm)
+            told.append(None)
+        except InvalidInput as error:
+            told.append(error)
+    assert str(told[0]) == str(told[1])
+    if told[0] is not None:
+        raise told[0]
+
+
+def test_a_copy_whose_buffers_change_what_it_gives_is_tried_anew() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.b(self.a(x)) * self.calls
+
+    made = model(forward)
+    made.register_buffer("calls", torch.zeros(1))
+    check(made)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +127,18 @@ def test_complex_weights_are_refused_by_name_and_complex_constants_are_not(kind:
         check_numbers(captured, "job.yaml")
 
 
-def test_a_forward_of_a_large_model_is_run_as_seldom_as_can_be() -> None:
+@pytest.mark.parametrize("given", [False, True], ids=["another copy", "the copy that ran"])
+def test_a_forward_of_a_large_model_is_run_as_seldom_as_can_be(given: bool) -> None:
     modes = []
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         modes.append(self.training)
         return self.b(nn.functional.dropout(self.a(x), training=self.training))
 
-    check(model(forward))
-    assert modes == [True, True, True, False, False]
+    made = model(forward)
+    warm = twin_of(made) if given else None
+    check_forwards(made, (X,), {}, "job.yaml", run_once(made, (X,), {}, "job.yaml", twin=warm), warm=warm)
+    assert modes == [*([True] * (2 if given else 3)), False, False]
 
 
 def test_a_re_entrant_checkpoint_is_refused_and_the_other_kind_is_not() -> None:

@@ -1,11 +1,17 @@
 """What a run would meet in a stage is met before the plan is given out, and told by stage and cause."""
 
+import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
@@ -13,6 +19,8 @@ from ravnest.job.initial_weights import make_weights
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.mapped_weights import MappedWeights
 from ravnest.planning.trial import try_plan
+from ravnest.planning.trial_process import TRIAL, WEIGHTS, StoredWeights, main
+from ravnest.stage.compute import StageCompute
 from ravnest.training.fingerprint import fingerprint
 from tests.support.local import job_in, plan_with
 
@@ -134,6 +142,53 @@ def test_the_short_last_batch_is_tried_too(job: Callable[..., Job]) -> None:
         InvalidInput, match=r"stage c0\.s2 .* cannot evaluate batch 1 .* ValueError: three are no batch"
     ):
         tried(job(loss={"function": "code_for_trial:picky"}))
+
+
+@pytest.mark.parametrize(
+    ("in_files", "held_out", "evaluations", "forwards"),
+    # Forwards of one stage at a time: 3 and 2 before backwards, and 2 and 1 before these to have what the stages send.
+    [(False, 19, 2, 8), (True, 19, 2, 5), (False, 32, 2, 8), (True, 32, 1, 5)],
+    ids=["one stage at a time", "in files", "equal batches", "equal batches in files"],
+)
+def test_what_lies_in_files_is_run_no_more_often_than_needed(
+    job: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+    in_files: bool,
+    held_out: int,
+    evaluations: int,
+    forwards: int,
+) -> None:
+    """Of pipelines of three and of two stages, here with the code of the fresh process."""
+    calls: list[str] = []
+    for name in ("forward", "backward", "evaluate"):
+        method = getattr(StageCompute, name)
+
+        def counted(self: StageCompute, *args: Any, method: Any = method, name: str = name, **kwargs: Any) -> Any:
+            calls.append(name)
+            return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(StageCompute, name, counted)
+    monkeypatch.setattr("ravnest.planning.trial.in_fresh_process", lambda folder, deadline_s: main(folder))
+    tried(job(data={"factory": "code_for_trial:flat", "args": {"held_out": held_out}}), in_files=in_files)
+    assert Counter(calls) == {"evaluate": 5 * evaluations, "forward": forwards, "backward": 5}
+
+
+def test_what_was_read_of_mapped_weights_goes_back_and_comes_again(tmp_path: Path) -> None:
+    mapped = MappedWeights()
+    large = mapped.put("large", torch.arange(8 << 20, dtype=torch.float32))
+    place = [*mapped.places["large"], list(large.shape), "float32"]
+    (tmp_path / TRIAL).write_text(json.dumps({"places": {"large": place}}))
+    save_file({}, tmp_path / WEIGHTS)
+    weights = StoredWeights(tmp_path)
+    tensor = weights["large"]
+    assert weights["large"].data_ptr() == tensor.data_ptr()
+    before = psutil.Process().memory_info().rss
+    assert torch.equal(tensor, large)
+    read = psutil.Process().memory_info().rss
+    weights.give_back()
+    assert psutil.Process().memory_info().rss < read - large.nbytes // 2
+    assert read > before
+    assert torch.equal(tensor, large)
 
 
 def test_an_operator_that_a_stage_does_not_know_is_refused(
