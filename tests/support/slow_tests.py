@@ -25,6 +25,7 @@ SLOW_FILES = (
 
 SLOW = {
     "test_what_one_thread_has_freed_is_used_by_others_and_given_back",
+    "test_large_tensors_ask_for_huge_pages_where_torch_has_made_none_before",
     "test_a_checkpoint_in_mid_training_counts_the_samples_behind_its_weights",
     "test_a_checkpoint_of_tied_weights_starts_both_places",
     "test_a_chunk_that_is_lost_leaves_a_round_unfinished_and_never_wrong",
