@@ -27,8 +27,9 @@ MORE_OFTEN = 4
 """Where nodes stay for minutes instead of hours, the job averages so many times as often: a round of 0.9 billion
 parameters takes 1.5 s at 10 Gbit/s."""
 ROUNDS_SAVED = 2
-"""Every so many of these rounds a checkpoint is written, some 100 s: the state of 0.9 billion parameters, 11 GB with
-Adam's, is sent over a link of 10 Gbit/s in 9 s. A checkpoint costs the simulated run nothing."""
+"""Every so many of the job's rounds a checkpoint is written: some 100 s, or 25 s where it averages more often. The
+state of 0.9 billion parameters, 11 GB with Adam's, is sent over a link of 10 Gbit/s in 9 s. A checkpoint costs the
+simulated run nothing."""
 
 Planner = Callable[[Plan, Collection[str]], Plan]
 

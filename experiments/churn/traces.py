@@ -17,7 +17,6 @@ from itertools import groupby
 from cluster_planner import Fleet, ModelCosts, Plan, Workload, make_plan
 from experiments.churn.baseline import Rates, best_rates, knowable_rates, samples_of
 from experiments.churn.fleets import (
-    AVERAGE_EVERY,
     GPUS,
     ROUNDS_SAVED,
     Planner,
@@ -85,7 +84,7 @@ def _plan(
         Fleet(tuple(node for node in fleet.nodes if node.name in names), fleet.links, fleet.regions),
         costs,
         workload,
-        job={"evaluate_every": ROUNDS_SAVED * AVERAGE_EVERY[kind]},
+        job={"evaluate_every": ROUNDS_SAVED * workload.average_every},
         job_file="generated",
     )
     return planner(replace(few, fleet=fleet, spares=()), names)

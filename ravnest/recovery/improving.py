@@ -12,10 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from cluster_planner import Cluster, Fleet, Plan, cluster_at, samples_per_s
-from ravnest.recovery.placing import WORTHWHILE, placement
-
-FURTHER = 0.02
-"""A further cluster makes at least this part of what all make: each costs the rings something."""
+from ravnest.recovery.placing import FURTHER, WORTHWHILE, placement
 
 
 @dataclass(frozen=True)

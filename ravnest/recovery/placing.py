@@ -6,7 +6,9 @@ In: the plan, the nodes that can run stages, the clusters that are in the run, a
     lost stages at their warm spares  ─►  each stage on its own node  ─►  lost ones on cold spares
     ─►  other cuts, over the nodes that are left and the spares
 
-A placement pays where what its cluster makes, from its start until the run ends, is an update at least.
+A placement pays where what its cluster makes, from its start until the run ends, is an update at least, and where the
+fleet makes more with it. Every cluster gives each round an update at least, so one that was cut anew for fewer nodes,
+and takes longer for an update than the others for a round, makes them wait.
 """
 
 import math
@@ -47,6 +49,9 @@ SPARE_AGAIN_S = 60.0
 
 WORTHWHILE = 1.1
 """Other cuts are taken instead of those that there are where they make so many times the samples."""
+
+FURTHER = 0.02
+"""With one more cluster all make at least this part more: each costs the rings something."""
 
 How = Literal["own nodes", "warm spares", "spares", "other cuts", "nodes that came"]
 
@@ -178,6 +183,25 @@ def refused(found: Placement, rest_s: float) -> str | None:
     if math.isinf(rest_s) or found.gained(rest_s) >= work.micro_batch * work.update_every:
         return None
     return f"it would train in {duration(found.change_s)}, and the run ends in {duration(max(0.0, rest_s))}"
+
+
+def slows_others(found: Placement, planned: Cluster, others: Collection[str]) -> str | None:
+    """Return in words why the fleet makes no more with a cluster that is not as it was, where that is so.
+
+    None where it makes more with it, or at least as much as with the cluster as it was `planned` at first.
+    `others`: the clusters that are in the run.
+    """
+    cluster = planned.name
+    if found.how in ("own nodes", "warm spares") or not others:
+        return None
+    alone = sum(samples_per_s(found.plan, others).values())
+    together = sum(samples_per_s(found.plan, {*others, cluster}).values())
+    if together >= (1.0 + FURTHER) * alone:
+        return None
+    if together >= sum(samples_per_s(with_cluster(found.plan, planned, _UNUSED), {*others, cluster}).values()):
+        return None
+    made = len(found.plan.cluster(cluster).stages)
+    return f"the others would wait for it: {together:.3g} samples/s with its {made} nodes, {alone:.3g} without"
 
 
 def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, str]:

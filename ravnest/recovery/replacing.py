@@ -19,7 +19,7 @@ from cluster_planner import Plan
 from ravnest.pipeline import stage_name
 from ravnest.recovery.improving import Improvement, addition, improvement
 from ravnest.recovery.nodes_left import NodesLeft
-from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused
+from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused, slows_others
 from ravnest.recovery.starts import Starts
 
 FIRST_WAIT_S = 2.0
@@ -348,14 +348,14 @@ class Replacements:
             found = "the nodes that it was to be made of are not there any more"
         else:
             found = place(self.plan, cluster, nodes, others, anew=self.plan.cluster(cluster) != self._first[cluster])
-        why_not = found if isinstance(found, str) else refused(found.placement, rest_s)
+        slows = None if isinstance(found, str) else slows_others(found.placement, self._first[cluster], others)
+        why_not = found if isinstance(found, str) else slows or refused(found.placement, rest_s)
         if why_not is not None and cluster not in {each.name for each in self.plan.clusters}:
             del self._away[cluster], self._first[cluster]  # as if nobody had thought of it
             return []
-        if isinstance(found, str):
-            return self._cannot(cluster, away, found, tuple(sorted(nodes.own)), now_s)
-        if why_not is not None:
-            return self._cannot(cluster, away, why_not, (), now_s)
+        if isinstance(found, str) or why_not is not None:
+            shared = tuple(sorted(nodes.own)) if isinstance(found, str) or slows is not None else ()
+            return self._cannot(cluster, away, str(why_not), shared, now_s)
         away.before = self.plan, better, away.told
         self.plan = found.placement.plan
         away.phase, away.began_s, away.told, away.shared = "starting", now_s, "", False

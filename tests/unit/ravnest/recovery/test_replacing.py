@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_planner import Fleet, Node, SpanCosts, Spare
 from ravnest.recovery.joiners import with_nodes
+from ravnest.recovery.placing import slows_others
 from ravnest.recovery.replacing import (
     FIRST_WAIT_S,
     HANDOVER_S,
@@ -216,6 +217,40 @@ def test_another_cluster_takes_nodes_that_were_shared_out_and_the_first_does_wit
     assert order.cluster == "c1"
     assert {stage.node for stage in order.plan.cluster("c1").stages} <= {a, b}
     assert "c0" in machine
+
+
+def computing_plan(average_every: int):
+    """Two clusters of two nodes each, in which computing takes the time."""
+    _, plan = setups_of(tiny_job(average_every=average_every), parts=(2, 2))
+    nodes = tuple(replace(node, flops_per_s=1e6, up_bytes_per_s=1e9, down_bytes_per_s=1e9) for node in plan.fleet.nodes)
+    return replace(plan, fleet=replace(plan.fleet, nodes=nodes))
+
+
+def test_a_cluster_for_which_the_others_would_wait_stays_out_and_its_nodes_are_spares_until_all_are_back():
+    plan = computing_plan(24)  # a round is an update of each cluster
+    kept, gone = (stage.node for stage in plan.cluster("c0").stages)
+    machine = Replacements(plan, start_s=START_S)
+    machine.lost("c0", 0, 0.0)
+    failed, shared = machine.tick(everyone(plan) - {gone}, 10.0)
+    assert isinstance(failed, TryFailed)
+    assert "the others would wait for it" in failed.reason
+    assert shared == SharedOut("c0", (kept,), failed.reason)
+    assert machine.tick(everyone(plan) - {gone}, 10.0 + LOOK_AGAIN_S) == []
+    machine.node_back(gone, 40.0)
+    (order,) = machine.tick(everyone(plan), 40.0)
+    assert isinstance(order, StartCluster)
+    assert order.placement.how == "own nodes"
+
+
+def test_a_cluster_that_is_slower_comes_back_where_rounds_are_long_enough_or_nobody_else_trains():
+    plan = computing_plan(240)
+    gone = plan.cluster("c0").stages[1].node
+    machine = Replacements(plan, start_s=START_S)
+    machine.lost("c0", 0, 0.0)
+    (order,) = machine.tick(everyone(plan) - {gone}, 10.0)
+    assert isinstance(order, StartCluster)
+    assert order.placement.how == "other cuts"
+    assert slows_others(order.placement, plan.cluster("c0"), []) is None
 
 
 def test_what_does_not_pay_is_not_started_until_it_does():
