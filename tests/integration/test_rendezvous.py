@@ -91,6 +91,12 @@ def assert_still_serves(rendezvous):
     assert [group.members for group in meet(rendezvous, "a", "b")] == [("a", "b")] * 2
 
 
+def test_it_listens_on_loopback_unless_told_otherwise(rendezvous):
+    assert rendezvous.address.startswith("127.0.0.1:")
+    with Rendezvous(size=2, host="0.0.0.0") as open_to_all:
+        assert open_to_all.address.startswith("0.0.0.0:")
+
+
 def test_any_number_of_silent_connections_keeps_nobody_out(rendezvous):
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(rendezvous)) for _ in range(module.SPARE_CONNECTIONS + 30)]

@@ -416,6 +416,22 @@ def test_who_says_what_no_peer_says_is_hung_up_on(listener, dropped, datagrams, 
     good.close()
 
 
+def test_another_account_is_not_heard_whatever_it_knows(listener, dropped, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)  # the kernel tells of a process of another account
+    stranger = raw(listener, HELLO)
+    monkeypatch.undo()
+    stranger.settimeout(DEADLINE_S)
+    with contextlib.suppress(ConnectionError):
+        assert stranger.recv(10) == b""
+    assert taken(listener) == []
+    assert dropped == {DropCause.WRONG_TOKEN: 1}
+    good = line_to(listener)
+    good.send([b"still here"])
+    assert taken(listener) == [[b"still here"]]
+    stranger.close()
+    good.close()
+
+
 def test_a_segment_that_could_shrink_is_refused(listener, dropped):
     stranger = raw(listener, HELLO)
     descriptor = os.memfd_create("trap")

@@ -22,4 +22,9 @@ def mechanism(port: int) -> str | None:
 
 def listening(process: psutil.Process) -> set[int]:
     """The TCP ports on which `process` listens."""
-    return {one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    return {port for _, port in listening_at(process)}
+
+
+def listening_at(process: psutil.Process) -> set[tuple[str, int]]:
+    """The addresses and ports on which `process` listens."""
+    return {tuple(one.laddr) for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}

@@ -46,7 +46,8 @@ def test_the_link_has_the_token_and_ctrl_c_is_the_end(tmp_path: Path, served: li
     told = CliRunner().invoke(app, ["watch", str(run), "--port", "0"])
     assert told.exit_code == 0, told.output
     ((followed, access, listening),) = served
-    port, token = listening.getsockname()[1], (run / PAGE_TOKEN).read_text()
+    (host, port), token = listening.getsockname(), (run / PAGE_TOKEN).read_text()
+    assert host == "127.0.0.1"
     assert f"http://127.0.0.1:{port}/?token={token}\n" in told.stdout
     assert (followed.path, access.token) == (run, token)
     assert "not encrypted" not in told.stderr
