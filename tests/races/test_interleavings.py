@@ -1,5 +1,6 @@
 """What several threads touch holds in any order of their lines: some orders in each run, thousands in the slow tier."""
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -20,8 +21,13 @@ from tests.races.lines_in_threads import (
     lines_that_are_dialled_while_they_end,
     lines_that_two_threads_use_while_they_end,
 )
+from tests.races.stages_in_threads import (
+    a_stage_that_computes_while_its_sockets_are_served,
+    progress_that_is_taken_while_it_is_handed_on,
+    tied_weights_that_arrive_while_they_are_adopted,
+)
 
-QUICK, SLOW = 40, 1250
+QUICK, SLOW_IN_ALL = 40, 10_000
 
 
 class Box:
@@ -238,8 +244,21 @@ STRUCTURES: dict[str, Callable[[int], None]] = {
         lines_that_are_dialled_while_they_end,
         last_words_before_lines_are_hung_up,
         calls_that_are_asked_while_their_client_closes,
+        a_stage_that_computes_while_its_sockets_are_served,
+        tied_weights_that_arrive_while_they_are_adopted,
+        progress_that_is_taken_while_it_is_handed_on,
     )
 }
+
+
+WHOLE_STAGES = {"a_stage_that_computes_while_its_sockets_are_served": 300}
+"""So many schedules of these are enough, since one takes a quarter of a second."""
+
+
+def slow_ones(name: str) -> int:
+    """How many schedules of a structure are tried in the slow tier: SLOW_IN_ALL of all together."""
+    others = math.ceil((SLOW_IN_ALL - sum(WHOLE_STAGES.values())) / (len(STRUCTURES) - len(WHOLE_STAGES)))
+    return WHOLE_STAGES.get(name, others)
 
 
 def tried(name: str, seeds: range) -> None:
@@ -253,11 +272,15 @@ def tried(name: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_it_holds_in_some_orders(name: str) -> None:
-    tried(name, range(QUICK))
+    tried(name, range(QUICK // 4 if name in WHOLE_STAGES else QUICK))
+
+
+def test_the_slow_tier_tries_ten_thousand_orders() -> None:
+    assert sum(map(slow_ones, STRUCTURES)) >= SLOW_IN_ALL
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_it_holds_in_thousands_of_orders(name: str) -> None:
-    tried(name, range(QUICK, QUICK + SLOW))
+    tried(name, range(QUICK, QUICK + slow_ones(name)))
