@@ -14,12 +14,14 @@ from experiments.harness.report import ROOT, Cell, Claim, Part, Table
 from ravnest.errors import InvalidInput
 
 FRAMES = (
-    *("message", "stage_message", "chunk", "control_line", "shared_head", "line"),
-    *("hash_table", "experts_record", "experts_request", "contribution"),
+    *("message", "stage_message", "stage_fields", "chunk", "control_line", "control_fields", "welcome_fields"),
+    *("shared_head", "line", "collaboration_fields", "contribution"),
+    *("hash_table", "experts_record", "experts_request", "experts_fields"),
 )
 FILES = (
-    *("manifest", "safetensors", "metrics", "key_pair", "allow_list", "invitation", "instructions"),
-    *("nodes", "job", "plan", "scenario", "yaml"),
+    *("manifest", "checkpoint", "safetensors", "weights", "metrics", "key_pair", "allow_list", "identity", "keyring"),
+    *("people", "invitation", "driver_state", "shut_out", "instructions", "trace"),
+    *("nodes", "job", "collaborative_job", "experts", "plan", "scenario", "yaml"),
 )
 LEAST_FRAMES, LEAST_FILES = 10**6, 10**4
 RUNS = {"frames": 150_000, "files": 100_000}

@@ -215,13 +215,20 @@ def _indexed(index: Path) -> dict[str, StoredTensor]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InvalidInput("must hold `weight_map`, tensor names with their files", path=str(index)) from None
     for name, file in files.items():
-        if Path(file).name != file or not (index.parent / file).is_file():
+        if Path(file).name != file or not _is_file(index.parent / file):
             raise InvalidInput(f"names {file!r}, which is no file beside it", path=str(index), key=name)
     held = {file: headers(index.parent / file) for file in sorted(set(files.values()))}
     for name, file in files.items():
         if name not in held[file]:
             raise InvalidInput(f"should be in {file}, and is not", path=str(index), key=name)
     return {name: held[file][name] for name, file in files.items()}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # a name that is too long, for one
 
 
 def _joined(held: Mapping[Path, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:

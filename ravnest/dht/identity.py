@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -65,7 +65,7 @@ def read_identity(path: Path) -> KeyIdentity:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror or error}", path=str(path)) from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidInput("expected a private key in PEM form without a password", path=str(path)) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput("expected a private key of Ed25519", path=str(path))

@@ -1,35 +1,21 @@
-"""What is fuzzed: each reader of bytes from elsewhere, the errors that it declares, and valid inputs to begin with.
+"""The messages that are fuzzed: frames, stage and control messages, chunks, lines, records, and heads of shared memory.
 
-A target takes any bytes and returns, or raises an error that its reader declares. Anything else is a defect.
-
-Files of YAML are fuzzed as documents: the bytes choose keys of a valid document and what stands there instead, since
-few mutated bytes are still YAML.
+Targets named `…_fields` change the fields of valid messages of all kinds instead of bytes, since few mutated bytes are
+MessagePack still (documents.py).
 """
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
-import yaml
 
-import ravnest
-from cluster_planner import predicted_again, save_plan
-from ravnest.checkpoints.manifest import FileEntry, Manifest, decode_manifest, encode_manifest
-from ravnest.checkpoints.weight_files import headers
 from ravnest.collaboration import messages as collaboration
-from ravnest.collaboration.invitation import Invitation, read_invitation
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import Form, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import messages as table
 from ravnest.dht.records import Record
-from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
 from ravnest.experts import messages as experts
 from ravnest.experts.claims import Kept
@@ -37,115 +23,20 @@ from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
 from ravnest.experts.grid import Claim, Grid, HostNews, Listens, encoded
 from ravnest.experts.request_work import RequestWork
-from ravnest.pipeline import parse_trace
-from ravnest.simulator.scenario import load_scenario
 from ravnest.stage import messages as stage
 from ring_allreduce import InvalidMessage
-from ring_allreduce.group.control_messages import CONTROL, FrameReader, JoinMessage, MemberAddress, framed
+from ring_allreduce.group import control_messages as control
+from ring_allreduce.group.owner import GroupOwner
 from ring_allreduce.ring.wire_forms import decode
-from ring_allreduce.transport import Message
+from ring_allreduce.rounds.deadlines import Patience
+from ring_allreduce.transport import Codec, Message
 from ring_allreduce.transport.envelope import Envelope
 from ring_allreduce.transport.lines import parts_of
-from ring_allreduce.transport.security.keys import KeyPair, read_allow_list, read_key_pair
 from ring_allreduce.transport.shared.channel import Head
-from tests.unit.ravnest.simulator.test_fleet import home_plan
+from tests.fuzz.documents import EDITS, PACKED, edited, example_of
+from tests.fuzz.target import MOST_BYTES, Target
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 TOKEN = b"0123456789abcdef"
-MOST_BYTES = 1 << 16
-"""The longest input. Everything here reads more, but nothing more happens there."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A reader of bytes, the errors that it may raise, and inputs to begin with."""
-
-    read: Callable[[bytes], object]
-    declared: tuple[type[Exception], ...]
-    seeds: Sequence[bytes]
-    slowness: int = 1
-    """How many times longer an input takes than the quickest target's, roughly: so many fewer are tried."""
-
-    def takes(self, data: bytes) -> None:
-        """Read `data`. What is raised is a defect."""
-        with contextlib.suppress(*self.declared):
-            self.read(data)
-
-
-# Files are read by their path: each target has a name of its own in one folder.
-
-_MEMORY = Path("/dev/shm")
-_FOLDER = tempfile.TemporaryDirectory(prefix="ravnest-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None)
-
-
-def _file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    path = Path(_FOLDER.name, name)
-    path.touch(0o600)
-
-    def written(data: bytes) -> object:
-        path.write_bytes(data)
-        return read(path)
-
-    return written
-
-
-# Documents: bytes choose what of a valid one is replaced.
-
-ODD: Sequence[Any] = (
-    None, True, False, -1, 0, 1, 10**9, 2**53, 2**63, 10**30, 1e308, -1e308, 5e-324, float("nan"), float("inf"), "",
-    "x", "x" * 300, "../../evil", "\u202e", "1", "yes", [], [[]], [None], [1, 2], ["a", "a"], {}, {"": None},
-    {"x": {"y": []}}, {1: 2}, b"\x00",
-)  # fmt: skip
-"""What may stand at any place of a document."""
-
-
-def places(document: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of everything in a document of mappings and lists."""
-    entries = (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    )
-    return [at, *(path for key, value in entries for path in places(value, (*at, key)))]
-
-
-def edited(document: Any, data: bytes) -> Any:
-    """A copy of `document`, changed as the bytes say: of each four, two choose a place, one what happens there, and
-    one what with. A document that is changed at its root is that value alone."""
-    copy = msgspec.msgpack.decode(msgspec.msgpack.encode(document), strict=False)
-    for start in range(0, min(len(data), 32) - 3, 4):
-        choice, kind, value = int.from_bytes(data[start : start + 2]), data[start + 2], data[start + 3]
-        paths = places(copy)
-        path = paths[choice % len(paths)]
-        if not path:
-            if kind % 16 == 0:  # rarely, since nothing of the document is left
-                return deepcopy(ODD[value % len(ODD)])
-            continue
-        holder = copy
-        for key in path[:-1]:
-            holder = holder[key]
-        if kind % 4 == 0:
-            del holder[path[-1]]
-        elif kind % 4 == 1 and isinstance(holder, dict):
-            holder[f"key{value}"] = holder[path[-1]]
-        else:
-            holder[path[-1]] = deepcopy(ODD[value % len(ODD)])  # or the next edit would change it for all
-    return copy
-
-
-def _document(name: str, document: Any, read: Callable[[Path], object]) -> Target:
-    write = _file(name, read)
-
-    def take(data: bytes) -> object:
-        return write(yaml.safe_dump(edited(document, data), allow_unicode=True).encode("utf-8", "surrogatepass"))
-
-    seeds = [bytes([0, place, kind, value]) for place in range(0, 250, 25) for kind in (2, 4) for value in (1, 13, 27)]
-    return Target(take, (InvalidInput,), seeds, slowness=100)
-
-
-SCENARIO: dict[str, Any] = {
-    "deaths": [{"node": "old-macbook", "at_s": 10.0}],
-    "stalls": [{"node": "school-laptop", "at_s": 5.0, "for_s": 2.0}],
-    "bandwidth": [{"at_s": 1.0, "up": 0.5, "nodes": ["old-macbook"]}],
-}
 
 
 def _frames(data: bytes) -> list[memoryview]:
@@ -265,12 +156,6 @@ def _records() -> list[bytes]:
     return [encoded(one) for one in (Claim(1, 2, name), at, HostNews(at, 1, 2, 3.0, 0.5, 4))]
 
 
-def _invitations() -> list[bytes]:
-    guest = KeyPair.make()
-    one = Invitation(("192.0.2.1:7800",), "a" * 64, guest.public, guest.secret, "ab" * 16, "cd" * 32)
-    return [one.line().encode()]
-
-
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _WIRES = ("exact", "float16", "bfloat16", "int8")
 
@@ -290,28 +175,59 @@ def _chunk(data: bytes) -> object:
     return decode(wire, tensors, len(numbers), weight, dtype, most=1e30)
 
 
-def _texts(read: Callable[[str], object]) -> Callable[[bytes], object]:
-    return lambda data: read(data.decode("utf-8", "replace"))
+def _fields(kinds: Sequence[type[Message]], read: Callable[[bytes], object]) -> Target:
+    """Messages of all these kinds: the first byte chooses one, the others change its fields."""
+    examples = [example_of(kind) for kind in kinds]
+
+    def take(data: bytes) -> object:
+        changed = edited(examples[(data or b"\0")[0] % len(examples)], data[1:], PACKED)
+        return read(msgspec.msgpack.encode(changed))
+
+    seeds = [bytes([number]) + edit for number in range(len(examples)) for edit in (b"", EDITS[0], EDITS[-1])]
+    return Target(take, (InvalidMessage,), seeds, slowness=5)
 
 
-def _yaml(path: str) -> Any:
-    return yaml.safe_load((EXAMPLES / path).read_text(encoding="utf-8"))
+def _same_again(codec: Codec) -> Callable[[bytes], object]:
+    """What is taken can be passed on, and says the same there."""
+
+    def read(data: bytes) -> None:
+        taken = codec.decode(data)
+        again = codec.decode(codec.encode(taken))
+        if codec.encode(again) != codec.encode(taken):  # bytes, since NaN is not equal to itself
+            raise AssertionError(f"{taken} is read as {again}")
+
+    return read
 
 
-def _plan() -> Any:
-    path = Path(_FOLDER.name, "planned.yaml")
-    save_plan(predicted_again(home_plan()), path)
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+_WHERE = control.MemberAddress("127.0.0.1", 4000, 4001)
 
 
-def targets() -> Mapping[str, Target]:
-    """All targets by name."""
-    join = JoinMessage(name="desk", size=3, address=MemberAddress("127.0.0.1", 4000, 4001))
+_TOGETHER = [
+    kind
+    for kind in vars(collaboration).values()
+    if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
+]
+
+
+def _told_the_owner(data: bytes) -> None:
+    """What a member of a group says to the rendezvous twice, in a group that is complete and in one that waits."""
+    message = control.CONTROL.decode(data)
+    for size in (3, 4):
+        owner = GroupOwner(size, Patience())
+        for name in "abc":
+            owner.join(control.JoinMessage(name=name, size=size, address=_WHERE), 0.0)
+        for now_s in (1.0, 2.0):
+            said = owner.take("a", message, now_s)
+            for _, answer in owner.lost("a", "it spoke out of turn", now_s) if said is None else said:
+                control.framed(answer)
+        owner.check(1000.0)
+
+
+def message_targets() -> Mapping[str, Target]:
+    """By name."""
+    join = control.JoinMessage(name="desk", size=3, address=_WHERE)
     gradient = stage.Gradient(micro_batch=3, norm_sq=1.0)
-    entry = FileEntry(bytes=8, sha256="0" * 64)
-    manifest = Manifest(
-        round=3, samples=100, versions={"c0": 5}, made_with={"seed": "0"}, files={"segment-000.safetensors": entry}
-    )
+    ping = table.Ping(nonce=bytes(table.NONCE_BYTES), sender=bytes(20), listens=True)
     return {
         "message": Target(
             lambda data: _ENVELOPE.open(_frames(data)),
@@ -319,46 +235,23 @@ def targets() -> Mapping[str, Target]:
             [_sealed(gradient, torch.arange(6.0).reshape(2, 3)), _sealed(stage.Alive(finished=1, sent_s=1.0))],
         ),
         "stage_message": Target(stage.codec().decode, (InvalidMessage,), [stage.codec().encode(gradient)]),
+        "stage_fields": _fields(stage.KINDS, _same_again(stage.codec())),
         "chunk": Target(_chunk, (InvalidInput,), [bytes([wire, 0, *bytes(8), *range(40)]) for wire in range(4)]),
         "control_line": Target(
-            lambda data: FrameReader().feed(data), (InvalidMessage,), [framed(join), CONTROL.encode(join)]
+            lambda data: control.FrameReader().feed(data),
+            (InvalidMessage,),
+            [control.framed(join), control.CONTROL.encode(join)],
         ),
+        "control_fields": _fields(control.FROM_MEMBERS, _told_the_owner),
+        "welcome_fields": _fields(control.FROM_RENDEZVOUS, _same_again(control.CONTROL)),
         "shared_head": Target(
             lambda data: Head.unpacked(memoryview(data)), (InvalidMessage,), [Head(1, 2, 1, [3], [4, 5]).packed()]
         ),
         "line": Target(lambda data: parts_of(memoryview(data)), (InvalidMessage,), [b"\0\1\0\0\0\2ab"]),
+        "collaboration_fields": _fields(_TOGETHER, _same_again(collaboration.COLLABORATION)),
         "contribution": Target(_contribution, (InvalidMessage, InvalidInput), _contributions(), slowness=5),
-        "invitation": Target(_texts(read_invitation), (InvalidInput,), _invitations()),
         "experts_request": Target(_asked, (InvalidMessage,), _asks(), slowness=20),
+        "experts_fields": _fields(experts.CODEC_KINDS, _same_again(experts.codec())),
         "experts_record": Target(_told, (), _records()),
-        "hash_table": Target(
-            table.decoded,
-            (),
-            [table.encoded(table.Ping(nonce=bytes(table.NONCE_BYTES), sender=bytes(20), listens=True))],
-        ),
-        "manifest": Target(decode_manifest, (ValueError,), [encode_manifest(manifest)]),
-        "safetensors": Target(
-            _file("w.safetensors", headers),
-            (InvalidInput,),
-            [b"\x40" + bytes(7) + b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'.ljust(64) + bytes(8)],
-            slowness=10,
-        ),
-        "metrics": Target(
-            _file("metrics.jsonl", read_metrics),
-            (InvalidInput,),
-            [b'{"kind": "phase", "time": 1.0, "name": "x"}\n'],
-            slowness=10,
-        ),
-        "key_pair": Target(_file("a.key", read_key_pair), (InvalidInput,), [b"public: 00\nsecret: 00\n"], slowness=10),
-        "allow_list": Target(
-            _file("allowed.keys", read_allow_list), (InvalidInput,), [b"desk " + b"0" * 64 + b"\n"], slowness=10
-        ),
-        "instructions": Target(_texts(parse_trace), (ValueError,), [b"F0 B0 W0"]),
-        "nodes": _document("nodes.yaml", _yaml("home/nodes.yaml"), ravnest.load_fleet),
-        "job": _document("job.yaml", _yaml("home/job.yaml"), ravnest.load_job),
-        "plan": _document("plan.yaml", _plan(), ravnest.load_plan),
-        "scenario": _document("scenario.yaml", SCENARIO, load_scenario),
-        "yaml": Target(
-            _file("any.yaml", ravnest.load_fleet), (InvalidInput,), [b"nodes: [{name: a}]", b"&a [*a]"], slowness=100
-        ),
+        "hash_table": Target(table.decoded, (), [table.encoded(ping)]),
     }

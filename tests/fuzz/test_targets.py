@@ -4,14 +4,19 @@ import random
 
 import pytest
 
-from tests.fuzz.__main__ import FOUND
-from tests.fuzz.targets import edited, targets
+from experiments.attack.fuzzed import FILES, FRAMES
+from tests.fuzz.__main__ import CORPUS, FOUND, kept
+from tests.fuzz.documents import edited
+from tests.fuzz.targets import targets
 
 TARGETS = targets()
 MUTATIONS = 60
 
-BYTES = ("message", "stage_message", "control_line", "shared_head", "manifest", "safetensors", "line")
-WITH_A_VALID_SEED = (*BYTES, "contribution", "invitation", "experts_request", "experts_record")
+OF_MESSAGES = ("message", "stage_message", "control_line", "shared_head", "line", "contribution", "experts_request")
+OF_FILES = ("manifest", "safetensors", "invitation", "trace", "people", "identity", "keyring", "shut_out")
+WITH_A_VALID_SEED = (*OF_MESSAGES, *OF_FILES, "experts_record")
+UNCHANGED = ("nodes", "job", "collaborative_job", "experts", "plan", "scenario", "checkpoint", "driver_state")
+"""Documents: without bytes they are as they were."""
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
@@ -30,7 +35,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 def test_a_reader_takes_any_bytes_or_refuses_them_as_it_declares(name: str) -> None:
     target, draw = TARGETS[name], random.Random(name)
     broke = [path.read_bytes() for path in sorted((FOUND / name).glob("*"))]
-    for data in [b"", *target.seeds, *broke]:
+    for data in [b"", *target.seeds, *kept(name), *broke]:
         target.takes(data)
     for _ in range(MUTATIONS):
         target.takes(mutated(draw.choice(target.seeds), draw))
@@ -39,6 +44,34 @@ def test_a_reader_takes_any_bytes_or_refuses_them_as_it_declares(name: str) -> N
 @pytest.mark.parametrize("name", WITH_A_VALID_SEED)
 def test_the_first_seed_is_valid(name: str) -> None:
     TARGETS[name].read(TARGETS[name].seeds[0])
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_the_document_is_valid(name: str) -> None:
+    TARGETS[name].read(b"")
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name.endswith("_fields")])
+def test_most_kinds_of_message_have_a_valid_example(name: str) -> None:
+    numbers = {seed[:1] for seed in TARGETS[name].seeds}
+    taken = sum(_is_taken(name, number) for number in numbers)
+    assert taken > 0.8 * len(numbers)
+
+
+def _is_taken(name: str, data: bytes) -> bool:
+    try:
+        TARGETS[name].read(data)
+    except TARGETS[name].declared:
+        return False
+    return True
+
+
+def test_the_experiment_tries_all_targets() -> None:
+    assert {*FRAMES, *FILES} == set(TARGETS)
+
+
+def test_each_file_of_the_corpus_has_a_target() -> None:
+    assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
 
 
 def test_bytes_change_a_document_and_leave_the_original() -> None:

@@ -84,6 +84,7 @@ def test_a_checkpoint_s_segments_are_joined(tmp_path):
         ({"d": "model-00001-of-00002.safetensors"}, r"index\.json: d: should be in model-00001.*, and is not"),
         ({"a": "elsewhere.safetensors"}, r"index\.json: a: names 'elsewhere\.safetensors', which is no file beside it"),
         ({"a": "../model.safetensors"}, r"index\.json: a: names '\.\./model"),
+        ({"a": "x" * 300}, r"index\.json: a: names 'xxx.*', which is no file beside it"),
     ],
 )
 def test_an_index_that_lies_is_refused(tmp_path, changes, said):
