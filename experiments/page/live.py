@@ -1,8 +1,8 @@
 """How soon the page shows what happens: a falling loss of the demo's run, and ten events after their lines.
 
 In: examples/home, which is planned and trained for this, and the recorded run, to which ten events are added while a
-browser watches. Out: seconds by the wall clock. A test counts the page's own seconds instead (tests/integration), since
-time must not decide whether a test passes.
+browser watches. Out: seconds by the wall clock. The test of the same events (tests/integration/test_page.py) allows
+longer on a machine that others load, and counts the page's own seconds too.
 """
 
 import json

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 
-import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, TextColumn
@@ -20,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster_planner import format_rate
-from ravnest.cli.views.tables import say
+from ravnest.cli.views.tables import console, say
 from ravnest.driver.observe.place_events import (
     ClusterReplannedEvent,
     NodeJoinedEvent,
@@ -328,10 +327,10 @@ def _bar(progress: ProgressEvent, round_number: int, width: int) -> RenderableTy
 
 
 def note(said: str) -> None:
-    """Prints a note for the user on standard error."""
-    typer.echo(f"note: {said}", err=True)
+    """Prints a note for the user on standard error, on a terminal broken between words."""
+    say(console(stderr=True), f"note: {said}")
 
 
 def warning(said: str) -> None:
     """Prints a warning on standard error: something is possible but probably not meant."""
-    typer.echo(f"ravnest: warning: {said}", err=True)
+    say(console(stderr=True), f"ravnest: warning: {said}")

@@ -1,9 +1,11 @@
+from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
-from ravnest.cli.views.progress import LiveView, RecentLosses, time_left_s
+from ravnest.cli.views.progress import LiveView, RecentLosses, note, time_left_s, warning
 from ravnest.driver.observe.report import EvaluatedEvent, PhaseEvent, ProgressEvent, RoundCommittedEvent
 
 
@@ -71,3 +73,19 @@ def test_evaluations_stay_on_the_screen() -> None:
     with LiveView(console) as view:
         view.on(EvaluatedEvent(4000, 2.345, {}, final=False))
     assert "held-out loss after 4,000 samples: 2.345" in out.getvalue()
+
+
+@pytest.mark.parametrize("tell", [note, warning])
+def test_a_note_is_broken_between_words_on_a_terminal_and_nowhere_else(
+    tell: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, screen = "a warning that no terminal has room for in one line " * 3 + "and/a/path/that/is/copied", StringIO()
+    tell(said)
+    assert capsys.readouterr().err.endswith(f" {said}\n")
+    monkeypatch.setattr(
+        "ravnest.cli.views.progress.console", lambda **_: Console(file=screen, force_terminal=True, width=40)
+    )
+    tell(said)
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[-1].endswith("and/a/path/that/is/copied")
