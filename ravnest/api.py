@@ -2,9 +2,7 @@
 
 In: files, or the objects that they describe. Out: typed results. `import ravnest` offers all of these functions, and
 the commands of the command line are thin layers over them; the door to the machines themselves, profile and doctor, is
-ravnest/machines.py. A function imports what it needs when it is called, so that
-a mistake in a file is reported before torch and Ray are loaded.
-
+ravnest/machines.py. A function imports what it needs when it is called: a mistake in a file is told before torch loads.
 All functions raise only errors of ravnest.errors. An argument of type `StrPath` is the path of a file.
 """
 
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ravnest.errors import InvalidInput
 from ravnest.files import StrPath, Tell, fleet_of, ignore, job_for, plan_of, told_to
+from ravnest.free_memory import take_huge_pages
 from ravnest.machines import all_here
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ def explain_plan(
     search on after the first plan. `part` is told how far the present step is, from 0 to 1, where that is known.
     """
     machines, path = fleet_of(fleet, warn)
+    if check == "sampled":
+        take_huge_pages()  # before the job is read, whose optimizer is made to see whether torch takes its settings
     wanted = job_for(path, job)
     from ravnest.planning.prepare_plan import prepare_plan
 
@@ -143,8 +144,7 @@ def run(
         timeline: record what each stage does and when, in trace.json.
         limit: an earlier end than the job's own.
         observer: is told of each event, from the thread that calls `run`; in a notebook the cell shows a plot
-            without one. Ctrl-C and SIGTERM stop a run with a
-            checkpoint where that is the main thread.
+            without one. Ctrl-C and SIGTERM stop a run with a checkpoint where that is the main thread.
         warn: is told where an edited plan predicts what is no longer true of it, and, without `address`, of nodes
             that have an address elsewhere; without it, that becomes a Python warning.
 

@@ -33,7 +33,7 @@ from cluster_planner import (
     without_constraints,
 )
 from ravnest.errors import InvalidInput, naming
-from ravnest.free_memory import free_bytes, take_huge_pages
+from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
 from ravnest.job.experts_table import check_experts, experts_stand_in
 from ravnest.job.initial_weights import WeightsFromSeed
@@ -136,8 +136,6 @@ def prepare_plan(
     if job.mode != "planned":
         hint = "ravnest collaborate start"
         raise InvalidInput("volunteers need no plan: expected planned", path=str(job_path), key="mode", hint=hint)
-    if extent == "sampled":
-        take_huge_pages()  # for models that are too large for "full"
     searched: list[Step] = []
     _check_devices(fleet, fleet_path)
     step("loading the data")

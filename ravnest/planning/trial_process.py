@@ -13,11 +13,11 @@ which a stage would not know is not known here either.
 """
 
 import json
+import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +273,7 @@ class StoredWeights(Mapping[str, Tensor]):
         self._files = open_weights(folder / WEIGHTS)
         self._large: dict[str, tuple[str, int, Sequence[int], str]]
         self._large = json.loads((folder / TRIAL).read_text())["places"]
-        self._maps: dict[str, mmap] = {}
+        self._maps: dict[str, mmap.mmap] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._large:
@@ -296,7 +296,7 @@ class StoredWeights(Mapping[str, Tensor]):
     def give_back(self) -> None:
         """Give the kernel back what has been read of the mapped weights. It comes again where it is read again."""
         for mapped in self._maps.values():
-            mapped.madvise(MADV_DONTNEED)
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def main(folder: Path) -> dict[str, str | None]:

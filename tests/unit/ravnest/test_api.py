@@ -99,6 +99,22 @@ def test_a_job_that_is_missing_is_asked_for(tmp_path: Path) -> None:
     assert str(refused(ravnest.plan, tmp_path / "nodes.yaml")) == f"{tmp_path / 'job.yaml'}: no such file"
 
 
+def test_the_sampled_check_alone_takes_huge_pages_before_the_job_makes_a_tensor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+
+    def job(*_: object) -> None:
+        calls.append("job")
+        raise ravnest.InvalidInput("mine")
+
+    monkeypatch.setattr("ravnest.api.take_huge_pages", lambda: calls.append("pages"))
+    monkeypatch.setattr("ravnest.api.job_for", job)
+    for check in ("full", "sampled", "none"):
+        refused(ravnest.plan, Fleet((NODE,)), JOB_FILE, check=check)
+    assert calls == ["job", "pages", "job", "job"]
+
+
 def test_a_seed_that_no_search_takes_is_refused() -> None:
     assert refused(ravnest.plan, Fleet((NODE,)), JOB_FILE, seed=-1).key == "seed"
 
