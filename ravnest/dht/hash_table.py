@@ -166,7 +166,7 @@ class HashTable:
             joined = await table._asked(lambda call: JoinAsked(call, tuple(addresses), deadline_s), deadline_s)
             assert isinstance(joined, AnswerJoin)
             if peers and not joined.reached:
-                raise TableUnreachable(f"no peer answered within {deadline_s:g} s: {', '.join(peers)}")
+                raise TableUnreachable(f"no peer answered: {', '.join(peers)}")
         except BaseException:
             await table.close()
             raise
