@@ -77,6 +77,12 @@ class MixtureFigures:
     def __deepcopy__(self, memo: object) -> MixtureFigures:
         return self
 
+    def __repr__(self) -> str:
+        with self._lock:
+            shown = ((name, value) for name, value in vars(self).items() if not name.startswith("_"))
+            told = ((name, dict(value) if isinstance(value, Counter) else value) for name, value in shown)
+            return f"MixtureFigures({', '.join(f'{name}={value!r}' for name, value in told)})"
+
     def sent(self, results: Sequence[object], kind: str) -> None:
         """Count requests and what came of them."""
         with self._lock:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ravnest.dht import new_identity, read_identity
 from ravnest.errors import InvalidInput, naming
 from ravnest.experts.config import ExpertsConfig, build_expert
-from ravnest.experts.expert import HostedExpert
+from ravnest.experts.expert import HostedExpert, NotFinite
 from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import member_name
 from ravnest.experts.host import LOOK_S, ExpertHost
@@ -107,6 +109,14 @@ def require_same_kind(config: ExpertsConfig, folder: Path, search_dirs: Sequence
             made.restore(state, kept)
 
 
+def warm_up(config: ExpertsConfig, search_dirs: Sequence[Path], path: str | None) -> None:
+    """Make one update of an expert that is thrown away. The first step of an optimizer loads parts of torch for a
+    second or two, for which the first caller would otherwise wait beyond its deadline."""
+    tried = HostedExpert(build_expert(config, (0,) * len(config.grid), search_dirs, path), config)
+    with contextlib.suppress(NotFinite):  # of a module that has no gradient there: its first update is late
+        tried.backward(torch.ones(1, *config.input_shape), torch.zeros(1, *config.out_shape), 1)
+
+
 @contextlib.contextmanager
 def opened_host(
     config: ExpertsConfig,
@@ -153,6 +163,7 @@ def opened_host(
         else:
             identity.write(folder / KEY_FILE)
         require_same_kind(config, folder, search_dirs, path)
+    warm_up(config, search_dirs, path)
     name = member_name(label, identity.public_key)
     shown = f"[{host}]" if ":" in host else host
     with contextlib.ExitStack() as stack:

@@ -72,3 +72,13 @@ def test_hosts_keep_their_numbers_whoever_asks() -> None:
         thread.join()
     assert found[0] == found[1] == found[2] == found[3]
     assert [asker.host(one) for one in found[0][:7]] == [f"host{one}" for one in range(7)]
+
+
+def test_figures_are_read_where_they_are_printed() -> None:
+    asker = Asker(LocalClient(small_grid()))
+    samples = torch.randn(1, WIDTH)
+    ask(asker, samples, numbers(1), k=1, k_min=1, width=4, training=True)
+    asker.figures.sent([None], "forward")
+    assert repr(asker.figures).startswith(
+        "MixtureFigures(forwards=2, backwards=0, dropped={'forward: late': 1}, staleness={}, searched_again=0,"
+    )

@@ -111,6 +111,35 @@ def test_when_nobody_answers_the_backward_it_raises() -> None:
     assert patient.figures.dropped["backward: late"] > 0
 
 
+def test_a_plain_loop_that_skips_what_raises_learns_from_the_other_batches_alone() -> None:
+    """As docs/experts.md writes it: `zero_grad` also drops what a backward that was cut short has left."""
+    batches, fails = torch.randn(3, 6, WIDTH), [False]
+
+    def losses(mixture: RemoteMixtureOfExperts, model: nn.Module, samples: torch.Tensor) -> torch.Tensor:
+        return model(samples).pow(2).sum() + mixture(model(samples)).pow(2).sum()
+
+    def trained(which: list[int], failing: int | None) -> tuple[nn.Module, int]:
+        torch.manual_seed(3)
+        mixture = layer(lambda call: "late" if fails[0] and call.updates is not None else None)
+        model, skipped = nn.Linear(WIDTH, WIDTH), 0
+        optimizer = torch.optim.SGD([*model.parameters(), *mixture.parameters()], lr=0.01)
+        for number in which:
+            fails[0] = number == failing
+            optimizer.zero_grad()
+            try:
+                losses(mixture, model, batches[number]).backward()
+            except ExpertsUnavailable:
+                skipped += 1
+                continue
+            optimizer.step()
+        return nn.ModuleList([model, mixture.gate]), skipped
+
+    (one, skipped), (other, none) = trained([0, 1, 2], 1), trained([0, 2], None)
+    assert (skipped, none) == (1, 0)
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_large_batches_are_divided_and_evaluation_trains_nobody() -> None:
     mixture = layer().eval()
     with torch.no_grad():

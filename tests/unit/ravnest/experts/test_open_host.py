@@ -1,8 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ravnest.errors import InvalidInput
+from ravnest.experts import open_host
 from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
 from ravnest.experts.expert_files import ExpertFiles
@@ -49,6 +51,27 @@ def test_as_many_experts_as_half_of_the_memory_holds() -> None:
     assert (large.experts, large.copies(64), large.copies(1)) == (64, 64, 64)
     with pytest.raises(InvalidInput, match="one expert takes"):
         room_for(config, (), None, each)
+
+
+def test_a_host_has_made_an_update_before_anybody_can_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[HostedExpert] = []
+
+    class Noted(HostedExpert):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    class Opens(Exception):
+        pass
+
+    def opens(*_: object, **__: object) -> None:
+        raise Opens
+
+    monkeypatch.setattr(open_host, "HostedExpert", Noted)
+    monkeypatch.setattr(open_host, "members_endpoint", opens)
+    with pytest.raises(Opens), opened_host(small_grid(), []):
+        pass
+    assert [one.updates for one in made] == [1]
 
 
 def test_patterns_that_name_no_expert_are_told_with_their_key() -> None:
