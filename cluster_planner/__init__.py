@@ -41,7 +41,7 @@ from cluster_planner.inputs.constraints import (
     hours_to,
     part_of_day,
 )
-from cluster_planner.inputs.fleet import Fleet, Node, NodeData
+from cluster_planner.inputs.fleet import Fleet, Node, NodeData, require_node_name
 from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, Link, RegionLink
 from cluster_planner.inputs.model_costs import (
     MOST_IN_FLIGHT,
@@ -122,6 +122,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "hours_from",
     "hours_to",
     "part_of_day",
+    "require_node_name",
     # The plan.
     "Cluster",
     "ClusterPrediction",

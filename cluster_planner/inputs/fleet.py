@@ -220,17 +220,22 @@ def _require_positive(node: Node, *fields: str) -> None:
             raise InvalidInput(f"must be a finite number above 0, not {value!r}", key=f"{node.name}.{name}")
 
 
+def require_node_name(name: str, *, key: str) -> None:
+    """Raises InvalidInput where no node can be called so. `key`: what the user has named it with."""
+    if NODE_NAME.fullmatch(name) is None:
+        raise InvalidInput(
+            "must be a letter or digit, followed by at most 63 letters, digits, spaces and any of . _ : @ + -"
+            f" ({name[:80]!r} is not)",
+            key=key,
+        )
+
+
 def _check(fleet: Fleet) -> None:
     if not fleet.nodes:
         raise InvalidInput("at least one node is needed", key="nodes")
     index_of: dict[str, int] = {}
     for i, node in enumerate(fleet.nodes):
-        if NODE_NAME.fullmatch(node.name) is None:
-            raise InvalidInput(
-                "must be a letter or digit, followed by at most 63 letters, digits, spaces and any of . _ : @ + -"
-                f" ({node.name[:80]!r} is not)",
-                key=f"nodes[{i}].name",
-            )
+        require_node_name(node.name, key=f"nodes[{i}].name")
         if node.name in index_of:
             raise InvalidInput(
                 f"{node.name!r} is already the name of nodes[{index_of[node.name]}]; names must be unique",

@@ -80,7 +80,7 @@ def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
     if not slip and (mentioned := _mentioning(name, entries)):
         return mentioned
     hint = f"did you mean {' or '.join(near)}?" if near else "the whole reference is docs/file-formats.md"
-    raise InvalidInput(f"the file reference has no {key!r}", key="KEY", hint=hint)
+    raise InvalidInput(f"no key is called {key!r}", key="KEY", hint=hint)
 
 
 def _about(key: str, entries: Sequence[Entry]) -> list[Entry]:

@@ -1,7 +1,7 @@
 """`ravnest init`: the first files of a job, from five questions or from options.
 
 In: the answers. Out: job.yaml, nodes.yaml, model.py and data.py in a folder, which plan and train as they are, and the
-commands to give next. Questions are asked only of a terminal; elsewhere what is not given has its default.
+commands to give next. Questions are asked on a terminal only; elsewhere what is not given has its default.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def init(
     answers = answered("minutes", minutes, "How many minutes may the training take?", _number)
     made = write_first_files(folder, answers)
     if untold and not yes:
-        note(f"nobody can be asked here; taken for granted: {' '.join(untold)}")
+        note(f"questions are asked on a terminal only; assumed: {' '.join(untold)}")
     for path in made:
         typer.echo(f"Wrote {path}")
     if folder == Path():

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster_planner import hardware_named
+from cluster_planner import hardware_named, require_node_name
 from ravnest.errors import InvalidInput
 
 _HERE = Path(__file__).parent
@@ -22,11 +22,11 @@ _JOB = """\
 model: {{factory: "model:make"{model}}}
 data: {{factory: "data:make"}}
 loss: {loss}
-{metrics}micro_batch: {micro_batch}          # samples that a stage computes at once
-update_every: 4          # micro-batches of one optimizer step
+{metrics}{micro_batch}# samples that a stage computes at once
+{update_every}# micro-batches of one optimizer step
 optimizer: {{name: adamw, lr: {lr}, schedule: {{name: constant, warmup_updates: 10}}}}
-max_staleness: 1         # how old a gradient may be, in optimizer steps
-average_every: {average_every}      # samples of all machines between two averagings
+{max_staleness}# how old a gradient may be, in optimizer steps
+{average_every}# samples of all machines between two averagings
 stop: {{minutes: {minutes:g}}}
 evaluate_every: {evaluate_every}
 seed: 0
@@ -111,6 +111,8 @@ class Answers:
             raise InvalidInput(f"must be {' or '.join(KINDS)}, not {self.kind!r}", key="kind")
         if not self.machines or len(set(self.machines)) < len(self.machines) or not all(self.machines):
             raise InvalidInput("expected names, each once, separated by commas", key="machines")
+        for name in self.machines:
+            require_node_name(name, key="machines")
         if len(self.hardware) not in (1, len(self.machines)):
             raise InvalidInput(
                 f"expected one name for all, or one for each of the {len(self.machines)} machines, "
@@ -146,9 +148,8 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
         "job.yaml": _JOB.format(
             about=kind.about,
             minutes=answers.minutes,
-            average_every=every,
+            **_before_comments(micro_batch=kind.micro_batch, update_every=4, max_staleness=1, average_every=every),
             evaluate_every=ROUNDS_OF_EVALUATION * every,
-            micro_batch=kind.micro_batch,
             **kind.job,
         ),
         "nodes.yaml": _NODES.format(small=small, nodes=rows),
@@ -161,6 +162,13 @@ def write_first_files(folder: Path, answers: Answers) -> list[Path]:
     except OSError as error:
         raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(folder)) from None
     return [folder / name for name in texts]
+
+
+def _before_comments(**values: int) -> dict[str, str]:
+    """The lines of keys that a comment follows, each as long as the others, so that the comments line up."""
+    lines = {key: f"{key}: {value}" for key, value in values.items()}
+    width = max(map(len, lines.values())) + 2
+    return {key: line.ljust(width) for key, line in lines.items()}
 
 
 def _gflops(kind: Kind, hardware: str) -> float:

@@ -84,7 +84,7 @@ def test_nothing_is_wider_than_a_terminal_and_no_markup_of_links_is_left(entries
 
 
 def test_an_unknown_key_is_answered_with_those_that_are_spelt_alike(entries: list[Entry]) -> None:
-    with pytest.raises(InvalidInput, match="has no 'gflop'") as caught:
+    with pytest.raises(InvalidInput, match="KEY: no key is called 'gflop'") as caught:
         about("gflop", entries)
     assert "gflops" in (caught.value.hint or "")
 

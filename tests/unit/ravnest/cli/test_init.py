@@ -16,8 +16,13 @@ def test_options_answer_the_questions_and_the_next_commands_are_told(tmp_path: P
 
 
 def test_where_nobody_can_be_asked_it_is_said_what_was_taken(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["init", str(tmp_path / "a"), "--machines", "desk", "--kind", "images"])
-    assert done.stderr == "note: nobody can be asked here; taken for granted: --hardware laptop --mbps 40 --minutes 5\n"
+    given = ["init", str(tmp_path / "a"), "--machines", "desk", "--kind", "images"]
+    done = CliRunner().invoke(app, given, input="desktop\n100\n2\n")  # lines that are piped are no answers
+    assert (
+        done.stderr
+        == "note: questions are asked on a terminal only; assumed: --hardware laptop --mbps 40 --minutes 5\n"
+    )
+    assert 'hardware: "laptop"' in (tmp_path / "a/nodes.yaml").read_text()
     assert CliRunner().invoke(app, ["init", str(tmp_path / "b"), "--yes"]).stderr == ""
 
 
@@ -49,6 +54,7 @@ def test_an_answer_that_cannot_be_is_asked_for_again(tmp_path: Path, monkeypatch
     [
         (["--kind", "poems"], "--kind: must be text or images or numbers, not 'poems'"),
         (["--hardware", "toaster"], "--hardware: no hardware is known as 'toaster'"),
+        (["--machines", "desk,a/b"], "--machines: must be a letter or digit, followed by at most 63 letters"),
         (["--mbps", "0"], "--mbps: expected a number above 0, not 0"),
     ],
 )

@@ -58,6 +58,14 @@ def test_the_files_say_what_was_answered(tmp_path: Path) -> None:
     assert load_job(made[0]).stop.minutes == 7.5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_comments_behind_keys_line_up(kind: str, tmp_path: Path) -> None:
+    lines = write_first_files(tmp_path, answers(kind=kind))[0].read_text(encoding="utf-8").splitlines()
+    behind = [line.index("#") for line in lines if "#" in line and not line.startswith("#")]
+    assert len(behind) == 4
+    assert len(set(behind)) == 1
+
+
 FAST = (["rtx 3060"], 100.0)
 
 
@@ -107,6 +115,7 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
         ({"kind": "music"}, "kind"),
         ({"machines": ["a", "a"]}, "machines"),
         ({"machines": [""]}, "machines"),
+        ({"machines": ["a/b"]}, "machines"),
         ({"hardware": ["laptop"] * 3}, "hardware"),
         ({"mbps": 0.0}, "mbps"),
         ({"minutes": float("nan")}, "minutes"),
