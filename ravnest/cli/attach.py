@@ -32,7 +32,7 @@ def attach(run: Run) -> None:
     state = run_state(path).state
     typer.echo(f"{path}: it is {state}")
     if state != "finished":
-        raise typer.Exit(130 if state == "stopped" else 1)
+        raise typer.Exit(130 if state in ("stopped", "stopped at once") else 1)
 
 
 def _show(path: Path) -> None:

@@ -169,7 +169,8 @@ def main() -> None:
             raise
         lines, code = describe(error)
         for line in lines:
-            typer.echo(f"ravnest: error: {line}", err=True)
+            wrong = "" if isinstance(error, Interrupted) else "error: "
+            typer.echo(f"ravnest: {wrong}{line}", err=True)
         if isinstance(error, RavnestError) and error.hint:
             typer.echo(f"ravnest: hint: {error.hint}", err=True)
         sys.exit(code)

@@ -46,9 +46,9 @@ def stop(
     state = "running" if found is None else found.state
     went_on = state in ("running", "unknown")
     said = "it is asked to stop" if went_on else f"it is {state}"
-    if now and found is not None and state == "failed":
+    if found is not None and state == "stopped at once":
         kept = f"`--resume` goes on from {found.checkpoint}" if found.checkpoint else "it has no checkpoint"
-        said = f"it has ended at once; {kept}"
+        said = f"it is {state}; {kept}"
     _tell(f"{asked.run}: {said}", {"run": str(asked.run), "asked": asked.kind, "state": state}, as_json=as_json)
     if wait and went_on:
         raise typer.Exit(1)

@@ -202,7 +202,7 @@ class DriverLoop:
 
     def _obey(self, request: RunRequest) -> None:
         if request.kind == "stop_now":
-            raise Interrupted("ended at once, as it was asked to; --resume goes on from the last checkpoint")
+            raise Interrupted("stopped at once, as it was asked to: --resume goes on from the last checkpoint, if any")
         self._stop_asked = self._stop_asked or request.kind == "stop"
         if request.kind == "checkpoint" or request.kind == "evaluate":
             self._follow(self._control.ask(request.kind))

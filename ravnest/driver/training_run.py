@@ -238,14 +238,16 @@ def _failure(error: RavnestError, ray_log: Path, advice: str | None) -> RunFaile
 def _write_down(error: BaseException, metrics: Path) -> None:
     """Write down why the run has ended, for whoever looks at its folder. Where the disk refuses that, nobody is told:
     the error itself says more."""
+    at_once = isinstance(error, KeyboardInterrupt | Interrupted)
     if isinstance(error, KeyboardInterrupt):
-        reason = "ended at once, by Ctrl-C"
+        reason = "stopped at once, by Ctrl-C"
     else:
         reason = str(error) if isinstance(error, RavnestError) else describe(error)
     with suppress(InvalidInput):
         last = last_record(metrics)
         with MetricsWriter(metrics) as writer:
-            writer.write("failed", 0.0 if last is None else float(str(last["at_s"])), reason=reason)
+            at_s = 0.0 if last is None else float(str(last["at_s"]))
+            writer.write("failed", at_s, **report.as_plain(report.FailedEvent(reason, at_once)))
 
 
 def _wants_end(interrupt: StopOnInterrupt, folder: Path, left: NodesLeft) -> bool:

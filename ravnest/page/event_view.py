@@ -34,7 +34,8 @@ _JOIN = f"`ravnest join {_RUN} NODE --nodes nodes.yaml`"
 
 def event_row(kind: str, event: report.RunEvent, text: str, at_s: float) -> dict[str, object]:
     """Everything about one event, which `text` says in words."""
-    tone = "note" if getattr(event, "with_notice", False) else _TONES.get(kind, "plain")
+    wanted = getattr(event, "with_notice", False) or getattr(event, "at_once", False)
+    tone = "note" if wanted else _TONES.get(kind, "plain")
     to_do = _to_do(event)
     return {"at_s": at_s, "kind": kind, "tone": tone, "text": text} | ({} if to_do is None else {"to_do": to_do})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster_planner import load_plan
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.checkpoints.run_lock import look_at_lock
+from ravnest.checkpoints.run_lock import LOCK, look_at_lock
 from ravnest.driver.observe.metrics_file import record_of
 from ravnest.errors import InvalidInput
 from ravnest.page.run_view import RunView, Words
@@ -83,7 +83,9 @@ class FollowedRun:
         now_s = self._view.at_s + (silent_s if state in ("running", "unknown") else 0.0)
         size = _size(self._folder.metrics)
         read = 1.0 if not self.behind else round(self._at / size, 3)
-        found = self._view.document(state=state, now_s=now_s, name=name, outcome=self._outcome)
+        lock, metrics = _stamp(self.path / LOCK), _stamp(self._folder.metrics)
+        new = lock is not None and (metrics is None or metrics[0] < lock[0])  # its process has written nothing yet
+        found = self._view.document(state=state, now_s=now_s, name=name, outcome=self._outcome, new=new)
         return {**found, "read": read, "silent_s": round(silent_s) if state == "running" else None}
 
     def curves(self) -> dict[str, object]:
@@ -99,7 +101,9 @@ class FollowedRun:
         lock, _ = look_at_lock(self.path)
         stopped = self._outcome.get("stopped_early")
         phase = None if self._view is None else self._view.phase
-        state = state_of(lock, phase, stopped_early=stopped if isinstance(stopped, bool) else None)
+        early = stopped if isinstance(stopped, bool) else None
+        end = None if self._view is None else self._view.end
+        state = state_of(lock, phase, stopped_early=early, at_once=end is not None and end.at_once)
         stamp = _stamp(self._folder.metrics)
         return state, 0.0 if stamp is None else max(0.0, time.time() - stamp[0] / 1e9)
 

@@ -94,8 +94,10 @@ class RunView:
         self._made: dict[str, int] = {}
         """By cluster of the plan: its samples at its last update, which say more often how far the fleet is."""
         self._baselines: dict[str, float] = {}
-        self._failure: str | None = None
+        self.end: report.FailedEvent | None = None
         """Why the run has ended, where that is the last that was told of it."""
+        self._begun = False
+        """Whether the session that the last record is of trains, or has trained."""
         self.damaged = 0
         """How many lines said what no run says."""
 
@@ -114,6 +116,7 @@ class RunView:
         at_s = number(record.get("at_s")) or 0.0
         if at_s < self._session_s - 1.0:  # another session
             self._before_s += self._session_s
+            self._begin_anew()
         self._session_s = at_s
         match record["kind"]:
             case "update":
@@ -185,12 +188,12 @@ class RunView:
         return self._stages.get(stage_name(str(record.get("cluster")), index)) if isinstance(index, int) else None
 
     def _happened(self, kind: str, event: report.RunEvent) -> None:
-        self._failure = None
+        self.end = None
         match event:
-            case report.FailedEvent(reason):
-                self._failure = reason
+            case report.FailedEvent():
+                self.end = event
             case report.PhaseEvent():
-                self._phase = event
+                self._phase, self._begun = event, True
             case report.ProgressEvent():
                 self._progressed(event)
                 return
@@ -222,18 +225,22 @@ class RunView:
                 self._placed(event.cluster, event.nodes, {})
                 self._set_state(event.cluster, "trains", None)
             case report.RestartedEvent():
-                for name in self._clusters:
-                    self._set_state(name, "trains", None)
+                self._begin_anew()
         text = self._words(event)
         if text is not None:
             self._events.append(event_row(kind, event, text, self.at_s))
 
     def _progressed(self, event: report.ProgressEvent) -> None:
-        self._progress, self._samples = event, event.samples
+        self._progress, self._samples, self._begun = event, event.samples, True
         self._rate.add(self.at_s, sum(each.samples_per_s for each in event.clusters))
         for each in event.clusters:
             if each.name in self._clusters:
                 self._clusters[each.name].progress = each
+
+    def _begin_anew(self) -> None:
+        self._begun = False
+        for name in self._clusters:
+            self._set_state(name, "trains", None)
 
     def _set_state(self, cluster: str, state: str, reason: str | None) -> None:
         if cluster in self._clusters:
@@ -258,11 +265,16 @@ class RunView:
             found.stages.append(stage)
             self._stages[name] = stage
 
-    def document(self, *, state: str, now_s: float, name: str, outcome: Mapping[str, object]) -> dict[str, object]:
-        """What the page shows, but for the curves. `state` is that of the run's folder, `now_s` the moment in seconds
-        of training, and `outcome` the run's summary, empty while it has none."""
+    def document(
+        self, *, state: str, now_s: float, name: str, outcome: Mapping[str, object], new: bool = False
+    ) -> dict[str, object]:
+        """What the page shows, but for the curves. `state`: of the run's folder; `now_s`: the moment in seconds of
+        training; `outcome`: the run's summary, empty while it has none; `new`: its process has told nothing yet."""
         runs = state in ("running", "unknown")
-        clusters = [self._cluster_document(each, found, now_s, runs=runs) for each, found in self._clusters.items()]
+        starts = runs and (new or not self._begun or self.end is not None)
+        phase = report.PhaseEvent("starting") if starts else self._phase
+        whole = "ended" if not runs else "starts" if starts else None
+        clusters = [self._cluster_document(each, found, now_s, whole) for each, found in self._clusters.items()]
         progress = self._progress
         used = {stage.node: stage.facts.stage for each in self._clusters.values() for stage in each.stages}
         joined = [{"node": node, "reason": how} for node, how in self._joined.items()]
@@ -271,12 +283,12 @@ class RunView:
             "run": {
                 "name": name,
                 "state": state,
-                "phase": self.phase,
-                "phase_detail": None if self._phase is None else self._phase.detail or None,
+                "phase": None if phase is None else phase.name,
+                "phase_detail": None if phase is None else phase.detail or None,
                 "at_s": self.at_s,
                 "now_s": now_s,
                 "damaged_lines": self.damaged,
-                "failure": self._failure if state == "failed" else None,
+                "failure": self.end.reason if self.end is not None and state == "failed" else None,
             },
             "progress": None
             if progress is None
@@ -329,19 +341,14 @@ class RunView:
         found = json_value(self._links.rows())
         return found if isinstance(found, list) else []
 
-    def _cluster_document(self, name: str, found: _Cluster, now_s: float, *, runs: bool) -> dict[str, object]:
+    def _cluster_document(self, name: str, found: _Cluster, now_s: float, whole: str | None) -> dict[str, object]:
         progress = found.progress
         committed = 0 if self._round is None else self._round[1].round
-        cluster = (
-            "ended"
-            if not runs
-            else found.state
-            if self.phase in (None, "training") or found.state != "trains"
-            else "ends"
-        )
+        ends = found.state == "trains" and self.phase not in (None, "training")
+        cluster = whole or ("ends" if ends else found.state)
         return {
             "cluster": name,
-            "state": found.state if runs else "ended",
+            "state": cluster,
             "reason": found.reason,
             "state_s": None if found.since_s is None else max(0.0, now_s - found.since_s),
             "samples": 0 if progress is None else progress.samples,

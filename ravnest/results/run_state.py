@@ -20,12 +20,13 @@ from ravnest.driver.observe.report import ProgressEvent
 from ravnest.errors import InvalidInput
 from ravnest.results.run_log import last_progress
 
-State = Literal["running", "finished", "stopped", "failed", "killed", "unknown", "damaged"]
+State = Literal["running", "finished", "stopped", "stopped at once", "failed", "killed", "unknown", "damaged"]
 MEANING: Mapping[State, str] = {
     "running": "its process lives",
     "finished": "it came to its end",
     "stopped": "it was stopped with a checkpoint: --resume goes on",
-    "failed": "it ended with an error, or at once by Ctrl-C",
+    "stopped at once": "as it was asked to: --resume goes on from its last checkpoint, if any",
+    "failed": "it ended with an error",
     "killed": "its process ended without a word, as by a kill, a crash or a loss of power",
     "unknown": "its lock cannot be seen here: it may be running on another machine",
     "damaged": "its metrics.jsonl cannot be read, and `ravnest status` of it says why",
@@ -73,7 +74,13 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
     last = last_records(folder.metrics, _KINDS)
     phase, evaluated = last.get("phase", {}).get("name"), last.get("evaluated", {})
     loss, samples = evaluated.get("loss"), evaluated.get("samples")
-    state = state_of(lock, None if phase is None else str(phase), stopped_early=_stopped_early(folder.summary))
+    end = _end(folder.metrics) if lock == "free" else None
+    state = state_of(
+        lock,
+        None if phase is None else str(phase),
+        stopped_early=_stopped_early(folder.summary),
+        at_once=end is not None and end.get("at_once") is True,
+    )
     return RunState(
         path=path,
         state=state,
@@ -87,23 +94,27 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
         checkpoint_age_s=_age_s(folder.checkpoints / LATEST, now_s),
         silent_s=_age_s(folder.metrics, now_s),
         logs=tuple(sorted(one.name for one in folder.ray_log.parent.glob("*.log"))),
-        reason=_reason(folder.metrics) if state == "failed" else None,
+        reason=str(end["reason"]) if end is not None and "reason" in end and state == "failed" else None,
     )
 
 
-def _reason(metrics: Path) -> str | None:
+def _end(metrics: Path) -> Mapping[str, object] | None:
+    """What a run that has ended without its result has written down of that, as the last of all."""
     last = last_record(metrics)
-    return str(last["reason"]) if last is not None and last["kind"] == "failed" and "reason" in last else None
+    return last if last is not None and last["kind"] == "failed" else None
 
 
-def state_of(lock: LockState, phase: str | None, *, stopped_early: bool | None) -> State:
-    """Return what a run does, by its lock, the last phase that it wrote down, and its summary (None: it has none)."""
+def state_of(lock: LockState, phase: str | None, *, stopped_early: bool | None, at_once: bool = False) -> State:
+    """Return what a run does, by its lock, the last phase that it wrote down, its summary (None: it has none), and
+    whether the last that it wrote down is that its user has ended it at once."""
     if lock == "held":
         return "running"
     if lock == "left":
         return "killed"
     if lock == "unknown":
         return "unknown"
+    if at_once:
+        return "stopped at once"
     if phase != _LAST_PHASE or stopped_early is None:
         return "failed"
     return "stopped" if stopped_early else "finished"

@@ -184,6 +184,8 @@ def event_line(event: RunEvent) -> str | None:
             return f"{clause(event.reason)}; begins again {begins} in {event.wait_s:.0f} s{how}"
         case WaitsForNodesEvent(reason, at_most_s):
             return f"{clause(reason)}; waits for nodes, for {duration(at_most_s)} at most"
+        case FailedEvent(reason, at_once=True):
+            return reason
         case FailedEvent(reason):
             return f"the run has ended: {reason}"
         case NoticeEvent(text):

@@ -51,8 +51,8 @@ def show_status(run: RunState, console: Console) -> None:
         rows.append(("why", run.reason))
     if run.owner is not None:
         rows.append(("process", run.owner))
-    if run.state == "running" and run.phase is not None:
-        rows.append(("phase", run.phase))
+    if run.state == "running":
+        rows.append(("phase", run.phase or "starting"))
     if run.progress is not None:
         rows.append(("samples", _samples(run.progress, goes_on=run.state == "running")))
     if run.held_out_loss is not None:

@@ -267,9 +267,10 @@ class WaitsForNodesEvent:
 @dataclass(frozen=True)
 class FailedEvent:
     """The run has ended without its result, for this `reason`. It is the last line of metrics.jsonl, and told to no
-    observer: whoever has started the run gets the error itself."""
+    observer: whoever has started the run gets the error itself. `at_once`: no error, but the user has ended it so."""
 
     reason: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True)

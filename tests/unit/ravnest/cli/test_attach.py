@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli import attach
 from ravnest.cli.main import app
-from ravnest.driver.observe.report import PhaseEvent
+from ravnest.driver.observe.report import FailedEvent, PhaseEvent
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -35,6 +35,15 @@ def test_the_view_goes_on_to_the_end_of_the_run(tmp_path: Path, monkeypatch: pyt
 
 def test_a_run_that_fails_is_told_by_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert attached(run_with(tmp_path / "r", PROGRESS), monkeypatch)[0] == 1
+
+
+def test_a_run_that_is_stopped_at_once_is_told_as_one_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_with(tmp_path / "r", PROGRESS, FailedEvent("stopped at once, by Ctrl-C", at_once=True))
+    code, output = attached(run, monkeypatch)
+    assert code == 130
+    assert output.endswith(f"{run}: it is stopped at once\n")
 
 
 def test_ctrl_c_leaves_the_view_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

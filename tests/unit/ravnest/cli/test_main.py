@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ravnest.cli import main as cli
 from ravnest.cli.runs import RUN_HELP
-from ravnest.errors import InvalidInput, NodeLost
+from ravnest.errors import Interrupted, InvalidInput, NodeLost
 from ring_allreduce.errors import DeadlinePassed
 from tests.support.commands import ROOT
 
@@ -75,6 +75,14 @@ def test_main_prints_one_line_and_no_traceback(
     assert capsys.readouterr().err == "ravnest: error: nodes.yaml: no such file\n"
     raised_by_main(monkeypatch, InvalidInput("no such file", path="nodes.yaml", hint="write it"))
     assert capsys.readouterr().err.splitlines()[1:] == ["ravnest: hint: write it"]
+
+
+def test_an_end_that_was_asked_for_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RAVNEST_TRACEBACK", raising=False)
+    assert raised_by_main(monkeypatch, Interrupted("stopped at once, as it was asked to")) == 130
+    assert capsys.readouterr().err == "ravnest: stopped at once, as it was asked to\n"
 
 
 def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

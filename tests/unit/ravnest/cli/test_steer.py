@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.main import app
 from ravnest.driver.node_requests import RunRequest, take_requests
-from ravnest.driver.observe.report import PhaseEvent
+from ravnest.driver.observe.report import FailedEvent, PhaseEvent
 from ravnest.results import steering
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
@@ -55,14 +55,14 @@ def test_a_run_that_ends_before_it_answers_is_not_said_to_have_been_waited_for(
 def test_a_run_that_was_ended_at_once_is_not_said_to_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
 ) -> None:
-    run = run_with(tmp_path / "r", PROGRESS)
+    run = run_with(tmp_path / "r", PROGRESS, FailedEvent("stopped at once", at_once=True))
     if saved:
         (run / "checkpoints/latest").write_text("checkpoint-000002\n")
     lock = RunLock(run)
     monkeypatch.setattr(steering, "put_request", lambda *_: lock.release())
     told = CliRunner().invoke(app, ["stop", str(run), "--now", "--wait", "5"])
     kept = "`--resume` goes on from checkpoint-000002" if saved else "it has no checkpoint"
-    assert (told.exit_code, told.output) == (0, f"{run}: it has ended at once; {kept}\n")
+    assert (told.exit_code, told.output) == (0, f"{run}: it is stopped at once; {kept}\n")
 
 
 def test_a_run_that_has_ended_is_told_and_an_evaluation_there_takes_no_other_data(tmp_path: Path) -> None:

@@ -126,16 +126,22 @@ WORD = '{"kind":"notice","at_s":30.5,"text":"a word"}\n'
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "at_once"),
     [
-        (NodeLost("desk is silent"), "desk is silent; there was no checkpoint yet"),
-        (KeyboardInterrupt(), "ended at once, by Ctrl-C"),
-        (Interrupted("ended at once, as it was asked to"), "ended at once, as it was asked to"),
-        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero ("),
+        (NodeLost("desk is silent"), "desk is silent; there was no checkpoint yet", False),
+        (KeyboardInterrupt(), "stopped at once, by Ctrl-C", True),
+        (Interrupted("stopped at once, as it was asked to"), "stopped at once, as it was asked to", True),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (", False),
     ],
 )
 def test_why_a_run_has_ended_is_the_last_line_of_its_metrics(
-    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder, error: Exception, reason: str
+    monkeypatch: pytest.MonkeyPatch,
+    plan: Plan,
+    job: Job,
+    folder: RunFolder,
+    error: Exception,
+    reason: str,
+    at_once: bool,
 ) -> None:
     sessions = Sessions(monkeypatch, plan, job, folder, [30.0])
     sessions.error, sessions.saves = error, False
@@ -150,6 +156,7 @@ def test_why_a_run_has_ended_is_the_last_line_of_its_metrics(
         driver.run(plan, folder.plan, out_dir=folder.path, observer=Recorded())
     (_, written) = read_metrics(folder.metrics)
     assert (written["kind"], written["at_s"]) == ("failed", 30.5)
+    assert written["at_once"] is at_once
     assert reason in str(written["reason"])
 
 

@@ -42,8 +42,14 @@ def test_what_goes_wrong_says_what_to_do(event: report.RunEvent, tone: str, said
         report.StageSuspectedEvent("c1.s2", "desk", 9.0, 20.0, heard_again=True),
         NodeSlowEvent("desk", "c1.s2", 1.0),
         report.FailedEvent("no room"),
+        report.FailedEvent("stopped at once", at_once=True),
     ],
     ids=report.kind_of,
 )
 def test_what_asks_nothing_of_anybody_says_nothing(event: report.RunEvent) -> None:
     assert "to_do" not in named(event_row(report.kind_of(event), event, "words", 0.0), "home")
+
+
+@pytest.mark.parametrize(("at_once", "tone"), [(False, "bad"), (True, "note")])
+def test_an_end_that_the_user_asked_for_is_nothing_bad(at_once: bool, tone: str) -> None:
+    assert event_row("failed", report.FailedEvent("why", at_once), "words", 0.0)["tone"] == tone

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import pytest
 
 from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_lock import RunLock
-from ravnest.driver.observe.report import NoticeEvent, PhaseEvent, as_plain, kind_of
+from ravnest.driver.observe.report import FailedEvent, NoticeEvent, PhaseEvent, as_plain, kind_of
 from ravnest.page import followed_run
 from ravnest.page.followed_run import FollowedRun
 
@@ -52,6 +53,28 @@ def test_a_finished_run_is_one_with_a_summary(run: Path) -> None:
     followed.look()
     assert followed.document()["run"]["state"] == "finished"
     assert followed.document()["baselines"] == {"bigram": 2.5}
+
+
+def test_a_resumed_run_starts_until_it_has_written_something_and_may_have_been_stopped_at_once(run: Path) -> None:
+    write(run, PhaseEvent("saving"))
+    (run / "summary.json").write_text('{"stopped_early": true}')
+    followed = FollowedRun(run, words)
+
+    def said() -> tuple[object, object]:
+        followed.look()
+        told: Any = followed.document()["run"]
+        return told["state"], told["phase"]
+
+    assert said() == ("stopped", "saving")
+    lock = RunLock(run)
+    os.utime(run / ".lock", (2000, 2000))
+    os.utime(run / "metrics.jsonl", (1000, 1000))
+    assert said() == ("running", "starting")
+    write(run, PhaseEvent("training"))
+    assert said() == ("running", "training")
+    write(run, FailedEvent("stopped at once, by Ctrl-C", at_once=True))
+    lock.release()
+    assert said() == ("stopped at once", "training")
 
 
 def test_a_run_that_has_not_begun_is_waited_for(tmp_path: Path, plan: Plan) -> None:

@@ -30,9 +30,11 @@ class Told:
         fields = {} if loss is None else {"loss": loss, "samples": 16 * (update + 1)}
         self.record("update", at_s, cluster=cluster, stage=1, update=update, lr=0.1, staleness=[0, 1], **fields)
 
-    def document(self, state: str = "running", now_s: float | None = None, **outcome: object) -> Any:
+    def document(
+        self, state: str = "running", now_s: float | None = None, *, new: bool = False, **outcome: object
+    ) -> Any:
         now_s = self.view.at_s if now_s is None else now_s
-        return self.view.document(state=state, now_s=now_s, name="r", outcome=outcome)
+        return self.view.document(state=state, now_s=now_s, name="r", outcome=outcome, new=new)
 
     def cluster(self, name: str, **how: Any) -> Any:
         return next(each for each in self.document(**how)["clusters"] if each["cluster"] == name)
@@ -50,6 +52,31 @@ def test_before_anything_has_happened_the_plan_is_shown(plan: Plan) -> None:
     assert (document["progress"], document["rounds"], document["checkpoint"], document["events"]) == (None,) * 3 + ([],)
     assert [each["state"] for each in document["clusters"][0]["stages"]] == ["starts", "starts"]
     assert document["predicted"]["samples_per_s"] == 160.0
+
+
+def test_a_run_that_is_started_trains_nothing_and_says_so_until_its_stages_train(told: Told, plan: Plan) -> None:
+    def said(of: Told, **how: Any) -> tuple[object, ...]:
+        document = of.document(**how)
+        trains = [line for line in metrics_text(document).splitlines() if line.startswith("ravnest_cluster_trains{")]
+        return document["run"]["phase"], {each["state"] for each in document["clusters"]}, {one[-1] for one in trains}
+
+    new, starting, training = Told(plan), ("starting", {"starts"}, {"0"}), ("training", {"trains"}, {"1"})
+    assert said(new) == starting
+    new.record("baselines", 0.0, losses={"guessing": 4.2})
+    assert said(new) == starting
+    new.event(0.0, report.PhaseEvent("training"))
+    assert said(new) == training
+    told.event(9.0, report.ClusterLostEvent("c0", "c0.s1", "laptop", "it died", 40, ("c1",)))
+    told.event(20.0, report.PhaseEvent("saving"))
+    assert told.document()["clusters"][1]["state"] == "ends"
+    assert said(told, new=True) == starting  # it is resumed
+    told.record("baselines", 0.0, losses={"guessing": 4.2})
+    assert said(told) == starting
+    told.event(0.0, report.PhaseEvent("training"))
+    assert said(told) == training
+    told.event(30.0, report.FailedEvent("stopped at once", at_once=True))
+    assert said(told) == starting  # it is resumed once more
+    assert said(told, state="stopped at once") == ("training", {"ended"}, {"0"})
 
 
 def test_progress_is_that_of_the_fleet_and_of_each_cluster(told: Told, progress: report.ProgressEvent) -> None:
@@ -219,6 +246,8 @@ def test_other_news_of_clusters_change_their_state(told: Told) -> None:
     told.event(3.0, report.NodesSharedOutEvent("c0", ("desk",), "no memory"))
     assert told.cluster("c0")["reason"] == "no memory"
     told.event(4.0, report.RestartedEvent("all are gone", "checkpoint-000002", 5.0, planned_anew=False))
+    assert told.cluster("c0")["state"] == "starts"
+    told.event(0.0, report.PhaseEvent("training"))
     assert told.cluster("c0")["state"] == "trains"
 
 

@@ -63,6 +63,20 @@ def test_a_run_that_failed_says_why_unless_it_has_gone_on_since(tmp_path: Path) 
     assert run_state(run_with(tmp_path / "b", *failed, PhaseEvent("training"))).reason is None
 
 
+@pytest.mark.parametrize("earlier", [(), (PhaseEvent("saving"), PhaseEvent("training"))], ids=["new", "resumed"])
+def test_a_run_that_was_stopped_at_once_has_not_failed_until_it_is_resumed_and_fails(
+    tmp_path: Path, earlier: tuple[RunEvent, ...]
+) -> None:
+    events = (*earlier, PhaseEvent("training"), FailedEvent("stopped at once, by Ctrl-C", at_once=True))
+    ended = run_state(run_with(tmp_path / "a", *events, stopped_early=True if earlier else None))
+    assert (ended.state, ended.reason) == ("stopped at once", None)
+    resumed = run_with(tmp_path / "b", *events, PhaseEvent("training"), FailedEvent("no room"))
+    assert (run_state(resumed).state, run_state(resumed).reason) == ("failed", "no room")
+    lock = RunLock(tmp_path / "a")
+    assert run_state(tmp_path / "a").state == "running"
+    lock.release()
+
+
 def test_looking_does_not_take_the_lock_from_a_run_that_begins(tmp_path: Path) -> None:
     run = run_with(tmp_path / "r", PROGRESS)
     crashed(run)
