@@ -6,6 +6,8 @@ logs/output.log of the run's folder. Its start-up is shown here until it trains,
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -13,8 +15,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from ravnest.checkpoints.run_folder import RunFolder
 
 _LOOK_S = 0.1
 
@@ -23,7 +29,7 @@ def run_detached(arguments: Sequence[str], out: Path | None, *, resume: bool) ->
     """Start `ravnest run` with these arguments, show its start-up, and leave it when it trains.
 
     Ctrl-C until then stops it. Raises InvalidInput where the folder cannot be used, and Exit with the code of a run
-    that has ended meanwhile.
+    that has ended meanwhile. Of one that was refused no new folder is left: why it was has been shown.
     """
     from ravnest.checkpoints.run_folder import choose_folder
     from ravnest.driver.observe.report import PhaseEvent
@@ -32,6 +38,7 @@ def run_detached(arguments: Sequence[str], out: Path | None, *, resume: bool) ->
 
     folder = choose_folder(out, resume=resume)
     output, metrics = folder.output, folder.metrics
+    missing = list(itertools.takewhile(lambda one: not one.exists(), (output.parent, *output.parent.parents)))
     file_before, at = _file(metrics), metrics.stat().st_size if metrics.exists() else 0
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +64,8 @@ def run_detached(arguments: Sequence[str], out: Path | None, *, resume: bool) ->
             sys.stdout.writelines(f"{line}\n" for line in lines)
             sys.stdout.flush()
             if ended:
+                if run.returncode == InvalidInput.exit_code and folder.path in missing:
+                    _remove(folder, missing)
                 raise typer.Exit(_exit_code(run.returncode))
             if _file(metrics) != file_before:  # what a failed run has left is written anew
                 file_before, at = _file(metrics), 0
@@ -74,6 +83,20 @@ def run_detached(arguments: Sequence[str], out: Path | None, *, resume: bool) ->
 def _for_its_owner(path: str, flags: int) -> int:
     """Open a file that its owner alone can read where it is new: with --page the link in it has the page's token."""
     return os.open(path, flags, 0o600)
+
+
+def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
+    """Remove the folders that were made for a run that did not begin, unless it has left more than its output."""
+    from ravnest.checkpoints.run_folder import PAGE_TOKEN
+
+    token = folder.path / PAGE_TOKEN
+    if not set(folder.path.rglob("*")) <= {folder.output.parent, folder.output, token}:
+        return  # it has begun, or another run has
+    folder.output.unlink(missing_ok=True)
+    token.unlink(missing_ok=True)
+    for path in made:
+        with contextlib.suppress(OSError):  # there is something else
+            path.rmdir()
 
 
 def _file(path: Path) -> int | None:

@@ -34,6 +34,8 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take defaults for what is not given.")] = False,
 ) -> None:
     """Write the first files of a job: job.yaml, nodes.yaml, a model and its data, which train as they are."""
+    from cluster_planner import hardware_named
+    from ravnest.cli.plan import first_try
     from ravnest.cli.views.progress import note
     from ravnest.errors import InvalidInput
     from ravnest.templates import KINDS, Answers, require_free, write_first_files
@@ -68,10 +70,11 @@ def init(
         note(f"questions are asked on a terminal only; assumed: {' '.join(untold)}")
     for path in made:
         typer.echo(f"Wrote {path}")
-    if folder == Path():
-        typer.echo("Next: ravnest plan nodes.yaml && ravnest run")
-    else:
-        typer.echo(f"Next: cd {shlex.quote(str(folder))} && ravnest plan nodes.yaml && ravnest run")
+    command, why = first_try(hardware_named(name).device for name in answers.hardware)
+    there = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    typer.echo(f"Next: {there}ravnest plan nodes.yaml && {command}{' plan.yaml' * (why is not None)}")
+    if why is not None:
+        note(why)
 
 
 def asks_here() -> bool:

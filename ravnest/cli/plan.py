@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +65,7 @@ def plan(
 ) -> None:
     """Decide who trains which part of the model: write plan.yaml and a picture of it."""
     import ravnest
-    from ravnest.cli.views.progress import warning
+    from ravnest.cli.views.progress import note, warning
     from ravnest.cli.views.steps import Steps
     from ravnest.cli.views.tables import console
     from ravnest.driver.signals import StopOnInterrupt
@@ -116,11 +116,32 @@ def plan(
         console().print(line, markup=False, highlight=False)
     whole = console(soft_wrap=True)
     whole.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
-    whole.print(f"Next: ravnest run {output}", highlight=False)
+    command, why = first_try(
+        made.fleet.node(stage.node).device for cluster in made.clusters for stage in cluster.stages
+    )
+    whole.print(f"Next: {command} {output}", highlight=False)
+    if why is not None:
+        note(why)
     if page:
         from ravnest.cli.watch import show_plan_page
 
         show_plan_page(made, output)
+
+
+def first_try(devices: Iterable[str]) -> tuple[str, str | None]:
+    """The command that trains on this machine by a plan whose stages have these devices, and why it is not `run`."""
+    needed = set(devices) - {"cpu"}
+    if not needed:
+        return "ravnest run", None
+    from ravnest.stage.device import lacking_here
+
+    lacking = lacking_here(needed)
+    if not lacking:
+        return "ravnest run", None
+    why = (
+        f"`ravnest run` needs {' and '.join(lacking)}, which this machine lacks, or --address of machines that have it"
+    )
+    return "ravnest rehearse", why
 
 
 def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:

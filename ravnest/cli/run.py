@@ -67,6 +67,8 @@ def run(
         from ravnest.errors import InvalidInput
 
         raise InvalidInput("no such file", path=str(plan), hint=f"the page's port is given as --page-port {plan}")
+    if detach or page:
+        _refuse_early(plan, address)
     if detach:
         from ravnest.cli.detach import run_detached
         from ravnest.errors import InvalidInput
@@ -116,3 +118,14 @@ def run(
         show_result(result, plan, console)
     if result.stopped_early:
         raise typer.Exit(ravnest.Interrupted.exit_code)
+
+
+def _refuse_early(plan: Path, address: str | None) -> None:
+    """Raise what the run would raise at once, before a folder is made and the link of its page is told."""
+    from ravnest.files import load_plan
+
+    made = load_plan(plan)
+    if address is None and any(node.device != "cpu" for node in made.fleet.nodes):
+        from ravnest.driver.training_run import require_devices
+
+        require_devices(made, None, plan)

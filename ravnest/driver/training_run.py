@@ -83,7 +83,7 @@ def run(
     if address is not None:
         check_address(address)
     else:
-        require_devices(plan, imitate)
+        require_devices(plan, imitate, plan_path)
     with (
         StopOnInterrupt() as interrupt,
         owned_folder(out_dir, resume=resume, tell=lambda said: observer.on(report.NoticeEvent(said))) as folder,
@@ -289,7 +289,7 @@ def _why_not(state: DriverState, plan_path: Path, address: str | None) -> str | 
     return None
 
 
-def require_devices(plan: Plan, imitate: Imitation | None) -> None:
+def require_devices(plan: Plan, imitate: Imitation | None, plan_path: Path | None = None) -> None:
     """Raises InvalidInput, which names the node, where a stage of `plan` needs a device that this machine lacks."""
     for cluster in plan.clusters:
         for stage in cluster.stages:
@@ -298,9 +298,10 @@ def require_devices(plan: Plan, imitate: Imitation | None) -> None:
             except RunFailed as error:
                 raise InvalidInput(
                     str(error),
+                    path=None if plan_path is None else str(plan_path),
                     key=f"nodes.{stage.node}.device",
-                    hint="without --address all stages run on this machine; `ravnest rehearse` imitates the nodes on"
-                    " its processor",
+                    hint="without --address all stages run on this machine: `ravnest rehearse` imitates the nodes on"
+                    " its processor, or write device: cpu for that node in nodes.yaml and plan again",
                 ) from None
 
 

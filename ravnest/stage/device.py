@@ -13,7 +13,7 @@ kept open until the weights change. Gradients cross cuts at their true size, and
 update, and no stage has to ask the others whether they do.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -101,6 +101,17 @@ def require_device(name: str) -> None:
         raise RunFailed(f"the node's device is {name}, but torch finds no CUDA on this machine")
     if (device.index or 0) >= torch.cuda.device_count():
         raise RunFailed(f"the node's device is {name}, but this machine has {torch.cuda.device_count()} CUDA devices")
+
+
+def lacking_here(names: Iterable[str]) -> list[str]:
+    """Those of the devices that this machine lacks, each once and sorted."""
+    lacking = []
+    for name in sorted(set(names)):
+        try:
+            require_device(name)
+        except RunFailed:
+            lacking.append(name)
+    return lacking
 
 
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}

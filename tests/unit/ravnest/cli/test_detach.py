@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.run_folder import PAGE_TOKEN, RunFolder
 from ravnest.cli import detach
 from ravnest.driver.observe.report import PhaseEvent, as_plain
 
@@ -65,6 +65,37 @@ def test_one_that_ends_before_is_told_with_its_exit_code(
     with pytest.raises(typer.Exit) as ended:
         detach.run_detached(["plan.yaml"], tmp_path / "r", resume=False)
     assert ended.value.exit_code == told
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_of_one_that_was_refused_no_folder_is_left_unless_it_had_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_waiting: None, begun: bool
+) -> None:
+    folder = RunFolder(tmp_path / "runs/r")
+    process = Process(folder.path, 2)
+
+    def start(command: list[str], **more: Any) -> Process:
+        (folder.path / PAGE_TOKEN).write_text("of its page")
+        if begun:
+            folder.plan.write_text("")
+        return process.start(command, **more)
+
+    monkeypatch.setattr(detach.subprocess, "Popen", start)
+    with pytest.raises(typer.Exit):
+        detach.run_detached(["plan.yaml"], folder.path, resume=False)
+    assert "preparing: reading the data" in capsys.readouterr().out
+    assert folder.output.exists() is begun
+    assert (tmp_path / "runs").exists() is begun
+
+
+def test_of_one_that_was_refused_in_a_folder_of_before_everything_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_waiting: None
+) -> None:
+    (tmp_path / "r").mkdir()
+    monkeypatch.setattr(detach.subprocess, "Popen", Process(tmp_path / "r", 2).start)
+    with pytest.raises(typer.Exit):
+        detach.run_detached(["plan.yaml"], tmp_path / "r", resume=False)
+    assert (tmp_path / "r/logs/output.log").exists()
 
 
 def test_ctrl_c_during_the_start_up_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,21 @@ def test_options_answer_the_questions_and_the_next_commands_are_told(tmp_path: P
     assert 'name: "attic"' in (folder / "nodes.yaml").read_text()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_where_a_device_is_not_here_the_first_try_is_a_rehearsal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    given = ["init", str(tmp_path / "a"), "--machines", "one,two", "--hardware", "rtx 3060,laptop", "--yes"]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    command = "ravnest run" if there else "ravnest rehearse plan.yaml"
+    assert done.stdout.endswith(f"ravnest plan nodes.yaml && {command}\n")
+    lacks = "note: `ravnest run` needs cuda, which this machine lacks, or --address of machines that have it\n"
+    assert done.stderr == ("" if there else lacks)
+
+
 def test_where_nobody_can_be_asked_it_is_said_what_was_taken(tmp_path: Path) -> None:
     given = ["init", str(tmp_path / "a"), "--machines", "desk", "--kind", "images"]
     done = CliRunner().invoke(app, given, input="desktop\n100\n2\n")  # lines that are piped are no answers

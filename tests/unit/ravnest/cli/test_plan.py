@@ -138,6 +138,16 @@ def test_a_machine_that_holds_the_model_may_train_by_itself(tmp_path: Path) -> N
     assert json.loads(simulated.stdout)["samples"] > 0
 
 
+@pytest.mark.parametrize(("device", "command"), [("cuda:99", "ravnest rehearse"), ("cpu", "ravnest run")])
+def test_the_next_command_is_one_that_this_machine_can_obey(tmp_path: Path, device: str, command: str) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(yaml.safe_dump({"nodes": [{"name": name, **NODE, "device": device} for name in "ab"]}))
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert f"Next: {command} {out}\n" in result.stdout
+    assert ("which this machine lacks" in " ".join(result.stderr.split())) is (device != "cpu")
+
+
 def test_a_cluster_has_a_stage_at_the_least(tmp_path: Path) -> None:
     nodes = tmp_path / "nodes.yaml"
     nodes.write_text(fleet("a", "b"), encoding="utf-8")

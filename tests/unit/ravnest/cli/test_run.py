@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ravnest
+from cluster_planner import Plan
 from ravnest.cli import run as run_command
 from ravnest.cli.main import app
 from ravnest.driver.observe.report import RunResult
@@ -62,8 +63,9 @@ def test_a_run_that_was_stopped_ends_with_its_own_code(asked: dict[str, Any], re
 
 
 def test_with_a_page_its_link_is_told_and_the_folder_is_chosen_before(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ravnest.save_plan(plan, tmp_path / "p.yaml")
     served: list[object] = []
 
     @contextmanager
@@ -73,11 +75,32 @@ def test_with_a_page_its_link_is_told_and_the_folder_is_chosen_before(
         served.append("ended")
 
     monkeypatch.setattr(run_command, "page_beside", page_beside)
-    told = CliRunner().invoke(app, ["run", "p.yaml", "--out", str(tmp_path / "r"), "--page", "--page-port", "7"])
+    told = CliRunner().invoke(
+        app, ["run", str(tmp_path / "p.yaml"), "--out", str(tmp_path / "r"), "--page", "--page-port", "7"]
+    )
     assert told.exit_code == 0, told.output
     assert served == [(tmp_path / "r", 7), "ended"]
     assert asked["out"] == tmp_path / "r"
     assert "note: page: http://here" in told.stderr
+
+
+@pytest.mark.parametrize("option", ["--page", "--detach"])
+def test_what_cannot_run_is_refused_before_a_link_is_told_and_a_folder_is_made(
+    asked: dict[str, Any], plan: Plan, tmp_path: Path, option: str
+) -> None:
+    nodes = tuple(replace(node, device="cuda:99") for node in plan.fleet.nodes)
+    ravnest.save_plan(replace(plan, fleet=replace(plan.fleet, nodes=nodes)), tmp_path / "p.yaml")
+    for name, said in {
+        "p.yaml": "nodes.desk.device: the node's device is cuda:99, but",
+        "none.yaml": "no such",
+    }.items():
+        path = tmp_path / name
+        told = CliRunner().invoke(app, ["run", str(path), option, "--out", str(tmp_path / "r")])
+        assert isinstance(told.exception, ravnest.InvalidInput)
+        assert str(told.exception).startswith(f"{path}: {said}")
+        assert told.output == ""
+    assert "plan" not in asked
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_port_behind_page_is_told_the_option_that_was_meant(asked: dict[str, Any]) -> None:

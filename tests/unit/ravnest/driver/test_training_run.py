@@ -86,8 +86,10 @@ def test_a_device_that_this_machine_lacks_is_told_at_once_with_its_node(plan: Pl
     nodes = tuple(replace(node, device="cuda:99") if node.name == "tower" else node for node in plan.fleet.nodes)
     lacking = replace(plan, fleet=replace(plan.fleet, nodes=nodes))
     with pytest.raises(InvalidInput, match="the node's device is cuda:99, but") as caught:
-        driver.run(lacking, out_dir=tmp_path / "out", observer=Recorded())
-    assert caught.value.key == "nodes.tower.device"
+        driver.run(lacking, tmp_path / "plan.yaml", out_dir=tmp_path / "out", observer=Recorded())
+    assert (caught.value.path, caught.value.key) == (str(tmp_path / "plan.yaml"), "nodes.tower.device")
+    assert "`ravnest rehearse`" in (caught.value.hint or "")
+    assert "device: cpu" in (caught.value.hint or "")
     assert not (tmp_path / "out").exists()
     driver.require_devices(lacking, Imitation())  # a rehearsal computes on the processor
 

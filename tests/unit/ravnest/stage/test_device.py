@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ravnest.errors import RunFailed
-from ravnest.stage.device import CudaDevice, HostDevice, stage_device
+from ravnest.stage.device import CudaDevice, HostDevice, lacking_here, stage_device
 from tests.support.local import local_run, tiny_job
 
 
@@ -21,6 +21,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     with pytest.raises(RunFailed, match="cpu or cuda only"):
         stage_device("meta")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert lacking_here(["cuda:1", "cpu", "cuda:0", "cuda:1"]) == ["cuda:0", "cuda:1"]
     with pytest.raises(RunFailed, match="cuda:0, but torch finds no CUDA"):
         stage_device("cuda:0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
