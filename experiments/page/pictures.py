@@ -49,9 +49,9 @@ def _shown(driver: Any, folder: Path, path: Path, width: int, dark: bool, until_
     if until_s is not None:
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         begun = [line for line in lines if json.loads(line)["at_s"] <= until_s]
-        (run / "metrics.jsonl").write_text("\n".join(begun) + "\n", encoding="utf-8")
         (run / "summary.json").unlink()
-        lock = RunLock(run)
+        lock = RunLock(run)  # before it writes anything, as a run does
+        (run / "metrics.jsonl").write_text("\n".join(begun) + "\n", encoding="utf-8")
     listening, token = listen("127.0.0.1", 0), new_token()
     server = PageServer(page_app(FollowedRun(run, event_line), Access(token)), listening)
     server.start()

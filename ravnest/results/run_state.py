@@ -25,7 +25,7 @@ MEANING: Mapping[State, str] = {
     "running": "its process lives",
     "finished": "it came to its end",
     "stopped": "it was stopped with a checkpoint: --resume goes on",
-    "stopped at once": "as it was asked to: --resume goes on from its last checkpoint, if any",
+    "stopped at once": "it ended as asked, with no new checkpoint: --resume goes on from its last one, if any",
     "failed": "it ended with an error",
     "killed": "its process ended without a word, as by a kill, a crash or a loss of power",
     "unknown": "its lock cannot be seen here: it may be running on another machine",
