@@ -173,7 +173,7 @@ def phase(run: Victim, members: list[psutil.Process], ports: list[int], *, attac
         rate = (run.samples() - before) / (time.monotonic() - began_s)
         found = Phase(attacked, rate, resident)
         if strangers is not None:
-            said, _ = strangers.communicate(timeout=30)
+            said, _ = strangers.communicate(timeout=END_S)
             opened = json.loads(said)
             found.at_once = opened.pop("at once")
             found.opened = Counter(opened)

@@ -27,7 +27,7 @@ from ravnest.factories import FactoryConfig, call, resolve, user_code
 from ravnest.job.config import MOST_WORKERS, Job
 from ravnest.splitting import CapturedModel, build_model, capture
 from ravnest.training.batches import Inputs, Part, SampleKeys, SampleSet, Target, arguments, fetch, sample_batch
-from ravnest.training.draws import generators_kept, seed_generators, seed_of
+from ravnest.training.draws import generators_kept, numpy_and_python_seeded, seed_generators, seed_of
 from ravnest.training.loss_parameters import LOSS_PREFIX, loss_specs, module_with_parameters
 from ravnest.training.losses import Loss, build_loss, outputs_read
 from ravnest.training.optimizer import expected_updates, lr_ratio
@@ -280,8 +280,9 @@ def _with_values(job: Job, job_file: str | Path) -> nn.Module:
 
 
 def _built(job: Job, job_file: str | Path, device: str) -> nn.Module:
+    """The model as its constructor makes it. What that draws from numpy or Python is the same in every process."""
     dirs = search_dirs(job_file)
-    with naming(job_file, "model"):
+    with naming(job_file, "model"), numpy_and_python_seeded(seed_of(job.seed)):
         model = build_model(
             job.model.model_dump(),
             device,

@@ -45,7 +45,7 @@ def trace(model: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tenso
     given = [tensor.to("meta") for tensor in args]
     named = {name: tensor.to("meta") for name, tensor in kwargs.items()}
     tracing = _Tracing(model, {f"input.{key}": tensor for key, tensor in (*enumerate(given), *named.items())})
-    with quiet(), _as_exported(), tracing.noting_modules(), intercepted(tracing.applied), tracing:
+    with quiet(), _as_exported(), _without_autocast(), tracing.noting_modules(), intercepted(tracing.applied), tracing:
         output = model(*given, **named)
     return tracing.traced(output)
 
@@ -63,6 +63,25 @@ def _as_exported() -> Iterator[None]:
     finally:
         for flag, was in zip(flags, before, strict=True):
             setattr(compiler, flag, was)
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    """While it runs, entering torch.autocast raises ModelNotSplittable: it leaves no trace in operators on the meta
+    device, so blocks that enter it and blocks that do not would look alike. Entering it disabled changes nothing.
+    """
+    enter = torch.autocast.__enter__
+
+    def entered(self: Any) -> Any:
+        if self._enabled:
+            raise ModelNotSplittable("the forward enters torch.autocast, which the meta device does not show")
+        return enter(self)  # type: ignore[no-untyped-call]
+
+    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
 class _Tracing(TorchDispatchMode):  # type: ignore[no-untyped-call]

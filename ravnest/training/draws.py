@@ -48,3 +48,19 @@ def _mixed(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+@contextmanager
+def numpy_and_python_seeded(seed: int) -> Iterator[None]:
+    """In the block numpy's and Python's generators begin with `seed`, and afterwards they are as they were before.
+
+    torch's generator is left alone: whoever makes weights seeds it in a way of its own.
+    """
+    numpys, pythons = np.random.get_state(), random.getstate()
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)

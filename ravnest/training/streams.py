@@ -136,8 +136,8 @@ class _Cursor:
         elif number - self._number > SEGMENT:
             self._go_to_kept(number)
         while self._number <= number:
-            sample = self._next()
-        return sample
+            self._next()
+        return self._remembered[number]
 
     def check_going_on(self) -> None:
         """See NumberedStream."""

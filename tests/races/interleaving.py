@@ -18,7 +18,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 from unittest import mock
 
-MOST_STEPS = 20_000
+MOST_STEPS = 100_000
 """A schedule that takes more steps stands still."""
 
 STAYS = (0.0, 0.5, 0.9, 0.97)

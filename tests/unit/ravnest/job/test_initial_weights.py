@@ -1,3 +1,4 @@
+import random
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from ravnest.driver.preparation import hand_out, initial_weights, needed, sent, states_for
 from ravnest.job.initial_weights import WeightsFromSeed, make_buffers, make_weights
-from ravnest.job.materials import make_loss
+from ravnest.job.materials import capture_job, load_data, make_loss
 from ravnest.stage import messages as m
 from ravnest.stage.process import make_initial
 from ravnest.training.loss_parameters import loss_weights
@@ -137,6 +138,59 @@ def test_what_cannot_be_recorded_is_made_whole_and_says_why(tmp_path, monkeypatc
     assert torch.equal(weights["weight"], stored["weight"])
     assert weights.all().keys() == stored.keys()
     assert make_buffers(job, job.file) == {}
+
+
+DRAWING = """
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+class Drawing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(np.random.rand(4, 4), dtype=torch.float32))
+        self.register_buffer("order", torch.tensor(random.sample(range(4), 4)), persistent=False)
+        self.scale = random.random()
+
+    def forward(self, x):
+        return x[:, self.order] @ self.weight * self.scale
+
+
+def flat():
+    part = TensorDataset(torch.randn(24, 4), torch.zeros(24, dtype=torch.long))
+    return SimpleNamespace(train=part, held_out=part)
+"""
+
+
+def test_what_a_constructor_draws_from_numpy_or_python_is_the_seed_s_in_every_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "drawing_code", raising=False)
+    (tmp_path / "drawing_code.py").write_text(DRAWING)
+
+    def job(seed):
+        return job_in(
+            tmp_path,
+            model={"factory": "drawing_code:Drawing"},
+            data={"factory": "drawing_code:flat"},
+            micro_batch=4,
+            optimizer={"name": "sgd", "lr": 0.1},
+            stop={"samples": 96},
+            seed=seed,
+        )
+
+    one, again, other = (make_weights(job(seed), job(seed).file) for seed in (3, 3, 4))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["weight"], other["weight"])
+    assert torch.equal(make_buffers(job(3), job(3).file)["order"], one["order"])
+    state = random.getstate()
+    costs = [capture_job(job(3), job(3).file, load_data(job(3), job(3).file)).costs for _ in range(2)]
+    assert costs[0].fingerprint == costs[1].fingerprint
+    assert random.getstate() == state
 
 
 def test_a_loss_s_weights_are_made_by_the_last_stage():

@@ -97,6 +97,15 @@ def test_a_model_that_does_not_repeat_its_second_block_is_not_unrolled(take: Tak
     assert next(unrolled(deep(take), SAMPLE, {}), None) is None
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_the_meta_device_does_not_show_of_a_context_is_exported_whole(enabled: bool) -> None:
+    def take(i: int, block: nn.Module, x: Tensor, start: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled and i == COUNT - 1):
+            return torch.Tensor.float(block(x))
+
+    assert (next(unrolled(deep(take), SAMPLE, {}), None) is None) == enabled
+
+
 def test_a_block_without_gradients_is_not_like_the_others() -> None:
     def take(number: int, block: nn.Module, x: Tensor, start: Tensor) -> Tensor:
         with torch.set_grad_enabled(number != 5):

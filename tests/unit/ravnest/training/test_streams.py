@@ -88,6 +88,8 @@ def test_another_process_goes_on_from_a_bookmark_on_the_disk(tmp_path: Path) -> 
     after = NumberedStream(Counted(lines=200), 0, tmp_path)
     assert after[599] == wanted[599]
     assert len(counted) <= 32
+    # The sample at which the bookmark stands is the first one of a run that is resumed there.
+    assert NumberedStream(Counted(lines=200), 0, tmp_path)[3 * 192] == wanted[3 * 192]
     # Where other data stand behind the bookmark, everything is read again.
     counted.clear()
     other = NumberedStream(Counted(lines=200), 1, tmp_path)

@@ -32,6 +32,7 @@ SAMPLES = [
     rounds.MemberFinished(1, "c0/0", "r0"),
     rounds.MemberLost("c0/0", "killed"),
     rounds.MemberSuspected(3, "c0/0", "nothing came", True),
+    rounds.ReturnGivenUp("c1"),
     rounds.MemberHeld(3, "c0/0", (("r0", 1),), "float32 (10,)"),
     rounds.ClusterJoined("c1", {"c1/0": ("r0",)}),
     rounds.FinishRequested(),
