@@ -45,6 +45,15 @@ def test_the_time_of_a_resumed_run_is_that_of_its_sessions(plan: Plan, tmp_path:
     assert found.runs[0].seconds == 8.0
 
 
+def test_losses_of_what_a_resumed_run_makes_anew_are_those_of_its_last_session(plan: Plan, tmp_path: Path) -> None:
+    first, again = (
+        [progress(10 * step, loss) for step in steps] for steps, loss in ((range(9), 9.0), (range(4, 9), 1.0))
+    )
+    path = run_of(tmp_path / "a", plan, *first, *again)
+    curve = compare_runs([path, path]).runs[0].trained
+    assert curve == tuple((10 * step, 9.0 if step < 4 else 1.0) for step in range(9))
+
+
 def test_what_differs_is_named_by_its_key(plan: Plan, tmp_path: Path) -> None:
     one, other = ({"optimizer": {"lr": lr, "name": "adamw"}, "metrics": ["accuracy"]} for lr in (0.1, 0.2))
     windows = (replace(plan.clusters[0], window=9), *plan.clusters[1:])
