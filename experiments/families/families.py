@@ -268,7 +268,7 @@ DATA: Sequence[Family] = (
     _family("rotation drawn as target (random)", "convolutional:grey", "turned"),
     _family("joint crops (numpy)", "convolutional:fully_convolutional", "cropped"),
     _family("a generator of its own", "dense:perceptron", "own_generator", refused="generator"),
-    _family("a stream without length", "dense:perceptron", "stream", refused="length"),
+    _family("a stream that cannot be sharded", "dense:perceptron", "stream", refused="num_shards"),
     _family("ragged, not padded", "sequential:Transformer", "ragged_unpadded", refused="collate_fn"),
     _family("batches of several lengths", "sequential:Transformer", "changing_lengths", refused="length"),
 )
