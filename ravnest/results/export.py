@@ -36,10 +36,14 @@ _DTYPES: Mapping[Precision, torch.dtype] = {
 GENERATION = "generation_config.json"
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
-    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
-    *("chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model"),
+    *("spm.model", "spm_char.model", "source.spm", "target.spm", "vocab-src.json", "vocab-tgt.json", "bpe.codes"),
+    *("normalizer.json", "chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
+    *("processor_config.json", "entity_vocab.json", "word_shape.json", "word_pronunciation.json"),
+    *("target_vocab.json", "emoji.json", "dict.txt", "byte_maps.json"),
 )
-"""What a Hugging Face folder has besides config.json and weights: from_pretrained of its tokenizer reads it."""
+"""What a Hugging Face folder has besides config.json and weights: from_pretrained of its tokenizer reads it. These are
+the names in transformers' own tokenizers and processors."""
 
 
 @dataclass(frozen=True)

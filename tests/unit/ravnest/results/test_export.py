@@ -189,13 +189,13 @@ def test_only_hugging_face_models_make_such_a_folder_and_none_is_replaced_unaske
 def test_the_tokenizer_and_the_settings_of_generation_come_along(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
-    for name in ("tokenizer.json", "merges.txt", "model.safetensors", "notes.txt"):
+    for name in ("tokenizer.json", "merges.txt", "spm.model", "model.safetensors", "notes.txt"):
         (base / name).write_text(f"of {name}")
     job = llama().model_copy(update={"initial_weights": InitialWeightsConfig(path=str(base))})
     run, _ = trained(tmp_path / "r", job)
     folder = ExportTarget(tmp_path / "hf", "model", "--huggingface")
     save_huggingface(run, open_weights(run.folder.weights), folder)
-    names = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer.json"]
+    names = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "spm.model", "tokenizer.json"]
     assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == names
     assert (tmp_path / "hf/tokenizer.json").read_text() == "of tokenizer.json"
     made = json.loads((tmp_path / "hf/generation_config.json").read_text())
