@@ -19,11 +19,18 @@ from cluster_planner.files.known_hardware import KNOWN, LENT, SUSTAINED, hardwar
         ("GTX1080Ti", "gtx 1080 ti"),
         ("Tesla T4", "t4"),
         ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("RTX 4070 SUPER", "rtx 4070 super"),
         ("Laptop", "laptop"),
     ],
 )
 def test_a_name_may_be_written_in_many_ways(text: str, name: str) -> None:
     assert hardware_named(text) is KNOWN[name]
+
+
+def test_a_memory_in_the_name_is_that_of_the_card() -> None:
+    small, large = KNOWN["a100"], hardware_named("NVIDIA A100-SXM4-80GB")
+    assert (large.gflops, large.memory_gb) == (small.gflops, 2 * small.memory_gb)
 
 
 def test_an_unknown_name_is_told_with_those_that_are_alike() -> None:
