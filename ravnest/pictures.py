@@ -23,6 +23,16 @@ Curve = Sequence[tuple[int, float]]
 """(samples of the whole fleet, loss)"""
 
 
+def that_counts(curve: Iterable[tuple[int, float]]) -> Curve:
+    """The points without those that a run made anew: resumed from a checkpoint it goes back to fewer samples."""
+    kept: list[tuple[int, float]] = []
+    for point in curve:
+        while kept and kept[-1][0] >= point[0]:
+            kept.pop()
+        kept.append(point)
+    return kept
+
+
 def draw_loss_curve(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, float], path: Path) -> None:
     """Draw `loss_figure` into a file."""
     save(loss_figure(records, baselines), path)
@@ -46,9 +56,11 @@ def loss_figure(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, fl
             held_out.append((record["samples"], record["loss"]))
     figure, axes = blank(width_in=9.0, height_in=5.0)
     for i, (name, points) in enumerate(sorted(trained.items())):
-        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.8, color=f"C{i}", label=f"{name}, training")
+        axes.plot(
+            *zip(*that_counts(points), strict=True), linewidth=0.9, alpha=0.8, color=f"C{i}", label=f"{name}, training"
+        )
     if held_out:
-        axes.plot(*zip(*sorted(held_out), strict=True), linewidth=2.4, marker="o", color="black", label="held out")
+        axes.plot(*zip(*that_counts(held_out), strict=True), linewidth=2.4, marker="o", color="black", label="held out")
     for i, (name, loss) in enumerate(baselines.items()):
         color = f"C{len(trained) + i}"
         axes.axhline(loss, linestyle="--", linewidth=1.3, color=color, label=f"{name}: {loss:.2f}")

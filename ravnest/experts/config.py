@@ -22,6 +22,7 @@ from ravnest.errors import InvalidInput
 from ravnest.experts.grid import Expert, Grid
 from ravnest.factories import FactoryConfig, call
 from ravnest.job_sections import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
+from ravnest.training.draws import numpy_and_python_seeded
 from ravnest.training.optimizer import OptimizerConfig
 
 MOST_VALUES = 1 << 24
@@ -132,8 +133,9 @@ def build_expert(
     number = 0
     for one, side in zip(expert, config.grid, strict=True):
         number = number * side + one
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed((config.seed << 20) + number)
+    seed = (config.seed << 20) + number
+    with torch.random.fork_rng(devices=[]), numpy_and_python_seeded(seed):
+        torch.manual_seed(seed)
         made = call(config.expert, search_dirs, path=path, key="expert.factory")
         if not isinstance(made, nn.Module):
             message = f"{config.expert.factory!r} must return a torch.nn.Module, not {type(made).__name__}"

@@ -309,8 +309,9 @@ def make_loss(job: Job, job_file: str | Path) -> Loss | None:
     """
     if not isinstance(job.loss, FactoryConfig):
         return None
-    with torch.random.fork_rng(devices=[]), naming(job_file, "loss"):
-        torch.manual_seed(derive_seed(job.seed, "", 0, 0, "loss"))
+    seed = derive_seed(job.seed, "", 0, 0, "loss")
+    with torch.random.fork_rng(devices=[]), numpy_and_python_seeded(seed), naming(job_file, "loss"):
+        torch.manual_seed(seed)
         loss = build_loss(job.loss, search_dirs(job_file))
         module = module_with_parameters(loss)
     for name, parameter in () if module is None else module.named_parameters():

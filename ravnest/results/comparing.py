@@ -15,7 +15,7 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.errors import InvalidInput
 from ravnest.job.config import job_from_mapping
-from ravnest.pictures import Curve
+from ravnest.pictures import Curve, that_counts
 from ravnest.results.run_state import State, find_run, run_state
 
 POINTS = 8
@@ -116,7 +116,7 @@ def _read(path: Path) -> ComparedRun:
     metrics = RunFolder(path).metrics
     records = read_metrics(metrics) if metrics.exists() else []
     samples, seconds = _extent(records)
-    return ComparedRun(path, state, samples, seconds, _that_count(_trained(records)), _that_count(_held_out(records)))
+    return ComparedRun(path, state, samples, seconds, that_counts(_trained(records)), that_counts(_held_out(records)))
 
 
 def _extent(records: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
@@ -142,16 +142,6 @@ def _held_out(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float
     for record in records:
         if record["kind"] == "evaluated" and record["loss"] is not None:
             yield record["samples"], record["loss"]
-
-
-def _that_count(curve: Iterable[tuple[int, float]]) -> Curve:
-    """The points without those that a run made anew: resumed from a checkpoint it goes back to fewer samples."""
-    kept: list[tuple[int, float]] = []
-    for point in curve:
-        while kept and kept[-1][0] >= point[0]:
-            kept.pop()
-        kept.append(point)
-    return tuple(kept)
 
 
 def _mean(curve: Curve, begin: int, end: int) -> float | None:

@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -33,6 +34,14 @@ class Block(nn.Module):
 
 def block(width: int = WIDTH) -> nn.Module:
     return Block(width)
+
+
+def numpy_block() -> nn.Module:
+    """A block whose weights numpy draws."""
+    made = Block(WIDTH)
+    with torch.no_grad():
+        made.linear.weight.copy_(torch.from_numpy(np.random.rand(WIDTH, WIDTH)))
+    return made
 
 
 def dropping() -> nn.Module:

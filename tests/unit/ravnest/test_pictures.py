@@ -10,7 +10,7 @@ from ravnest.driver.observe.report import (
     as_plain,
     kind_of,
 )
-from ravnest.pictures import draw_comparison, draw_loss_curve
+from ravnest.pictures import draw_comparison, draw_loss_curve, loss_figure
 
 
 def drawn_share(path: Path) -> float:
@@ -31,6 +31,15 @@ def test_losses_are_drawn_from_the_lines_of_a_run(progress: ProgressEvent, tmp_p
             writer.write(kind_of(event), 1.0, **as_plain(event))
     draw_loss_curve(read_metrics(tmp_path / "metrics.jsonl"), {"bigram model": 2.32}, tmp_path / "loss.png")
     assert drawn_share(tmp_path / "loss.png") > 0.01
+
+
+def test_what_a_resumed_run_makes_anew_is_drawn_once() -> None:
+    first, again = (
+        [{"kind": "evaluated", "samples": samples, "loss": loss} for samples in range(begin, 9000, 1000)]
+        for begin, loss in ((1000, 9.0), (4000, 1.0))
+    )
+    (line,) = loss_figure([*first, *again], {}).axes[0].get_lines()
+    assert list(line.get_ydata()) == [9.0] * 3 + [1.0] * 5
 
 
 def test_a_run_with_nothing_to_show_still_has_a_picture(tmp_path: Path) -> None:

@@ -52,9 +52,10 @@ def test_large_samples_are_asked_for_in_requests_that_can_travel() -> None:
     assert small_grid(input_shape=[1 << 24], batch={"most_samples": 256}).request_samples == 1
 
 
-def test_initial_weights_follow_from_seed_and_coordinates_whoever_makes_them() -> None:
+@pytest.mark.parametrize("factory", ["tests.support.experts:block", "tests.support.experts:numpy_block"])
+def test_initial_weights_follow_from_seed_and_coordinates_whoever_makes_them(factory: str) -> None:
     def weights(expert: tuple[int, int], seed: int = 0) -> torch.Tensor:
-        return next(build_expert(small_grid(seed=seed), expert, ()).parameters())
+        return next(build_expert(small_grid(seed=seed, expert={"factory": factory}), expert, ()).parameters())
 
     before = torch.random.get_rng_state()
     assert torch.equal(weights((0, 1)), weights((0, 1)))

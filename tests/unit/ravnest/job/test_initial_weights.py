@@ -101,6 +101,27 @@ def test_single_weights_are_those_of_all():
         weights["nothing"]
 
 
+def written(folder, monkeypatch, name, code):
+    """A module of that name is found beside the job."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    (folder / f"{name}.py").write_text(code)
+
+
+def job_of_code(folder, factory, seed=0, **more):
+    module = factory.partition(":")[0]
+    return job_in(
+        folder,
+        model={"factory": factory},
+        data={"factory": f"{module}:flat"},
+        micro_batch=4,
+        optimizer={"name": "sgd", "lr": 0.1},
+        stop={"samples": 96},
+        seed=seed,
+        **more,
+    )
+
+
 CODE = """
 import torch
 from torch import nn
@@ -119,19 +140,10 @@ def flat():
 
 
 def test_what_cannot_be_recorded_is_made_whole_and_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "loading_code", raising=False)
-    (tmp_path / "loading_code.py").write_text(CODE)
+    written(tmp_path, monkeypatch, "loading_code", CODE)
     stored = {"weight": torch.full((4, 4), 5.0), "bias": torch.zeros(4)}
     torch.save(stored, tmp_path / "stored.pt")
-    job = job_in(
-        tmp_path,
-        model={"factory": "loading_code:loading"},
-        data={"factory": "loading_code:flat"},
-        micro_batch=4,
-        optimizer={"name": "sgd", "lr": 0.1},
-        stop={"samples": 96},
-    )
+    job = job_of_code(tmp_path, "loading_code:loading")
     weights = WeightsFromSeed(job, job.file)
     assert "file" in weights.whole_because
     assert weights.only(["weight"]) == ()
@@ -161,6 +173,15 @@ class Drawing(nn.Module):
         return x[:, self.order] @ self.weight * self.scale
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(np.random.rand(), dtype=torch.float32))
+
+    def forward(self, output, target):
+        return (output * self.scale).sum()
+
+
 def flat():
     part = TensorDataset(torch.randn(24, 4), torch.zeros(24, dtype=torch.long))
     return SimpleNamespace(train=part, held_out=part)
@@ -168,29 +189,20 @@ def flat():
 
 
 def test_what_a_constructor_draws_from_numpy_or_python_is_the_seed_s_in_every_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "drawing_code", raising=False)
-    (tmp_path / "drawing_code.py").write_text(DRAWING)
-
-    def job(seed):
-        return job_in(
-            tmp_path,
-            model={"factory": "drawing_code:Drawing"},
-            data={"factory": "drawing_code:flat"},
-            micro_batch=4,
-            optimizer={"name": "sgd", "lr": 0.1},
-            stop={"samples": 96},
-            seed=seed,
-        )
-
-    one, again, other = (make_weights(job(seed), job(seed).file) for seed in (3, 3, 4))
+    written(tmp_path, monkeypatch, "drawing_code", DRAWING)
+    job, other_job = (job_of_code(tmp_path, "drawing_code:Drawing", seed) for seed in (3, 4))
+    one, again, other = (make_weights(each, each.file) for each in (job, job, other_job))
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not torch.equal(one["weight"], other["weight"])
-    assert torch.equal(make_buffers(job(3), job(3).file)["order"], one["order"])
+    assert torch.equal(make_buffers(job, job.file)["order"], one["order"])
     state = random.getstate()
-    costs = [capture_job(job(3), job(3).file, load_data(job(3), job(3).file)).costs for _ in range(2)]
+    costs = [capture_job(job, job.file, load_data(job, job.file)).costs for _ in range(2)]
     assert costs[0].fingerprint == costs[1].fingerprint
     assert random.getstate() == state
+    job = job_of_code(tmp_path, "drawing_code:Drawing", loss={"factory": "drawing_code:Scaled"})
+    one, again = (loss_weights(make_loss(job, job.file)) for _ in range(2))
+    assert len(one) == 1
+    assert all(torch.equal(one[name], again[name]) for name in one)
 
 
 def test_a_loss_s_weights_are_made_by_the_last_stage():

@@ -51,7 +51,7 @@ def test_losses_of_what_a_resumed_run_makes_anew_are_those_of_its_last_session(p
     )
     path = run_of(tmp_path / "a", plan, *first, *again)
     curve = compare_runs([path, path]).runs[0].trained
-    assert curve == tuple((10 * step, 9.0 if step < 4 else 1.0) for step in range(9))
+    assert list(curve) == [(10 * step, 9.0 if step < 4 else 1.0) for step in range(9)]
 
 
 def test_what_differs_is_named_by_its_key(plan: Plan, tmp_path: Path) -> None:
