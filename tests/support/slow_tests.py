@@ -24,7 +24,7 @@ SLOW_FILES = (
 """The start of a test's node id, where whole files are slow together: each test in them captures or trains a model."""
 
 SLOW = {
-    "test_what_one_thread_has_freed_is_used_by_others_and_given_back",
+    "test_what_one_thread_has_freed_is_used_by_others_where_it_is_shared_and_given_back",
     "test_large_tensors_ask_for_huge_pages_where_torch_has_made_none_before",
     "test_a_checkpoint_in_mid_training_counts_the_samples_behind_its_weights",
     "test_a_checkpoint_of_tied_weights_starts_both_places",
