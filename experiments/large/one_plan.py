@@ -1,7 +1,8 @@
 """`python -m experiments.large.one_plan`: makes one plan in this process, and prints what that took as JSON.
 
-In: a configuration, a fleet of equal nodes and how much is to be checked, as JSON on the standard input. Out: on the
-last line of the standard output, the seconds and the peak memory, the model's units, and a digest of the plan.
+In: a configuration, a fleet of equal nodes, how much is to be checked, and whether the model is to be captured with its
+weights in memory, as JSON on the standard input. Out: on the last line of the standard output, the seconds and the peak
+memory, the model's units, and digests of what was captured and planned.
 """
 
 import hashlib
@@ -10,13 +11,24 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cluster_planner import Plan
 
 CODE = """
 from types import SimpleNamespace
 import torch
 from torch.utils.data import TensorDataset
+
+def with_values(config):
+    # The model that `huggingface` makes. What reads a value cannot be built on the meta device.
+    from ravnest.splitting import build_model
+    model = build_model({"huggingface": config}, torch.get_default_device(), resolve=None)
+    next(model.parameters()).sum().item()
+    return model
 
 def tokens(vocabulary, length):
     ids = torch.arange(64 * (length + 1)).view(64, length + 1) % vocabulary
@@ -25,16 +37,23 @@ def tokens(vocabulary, length):
 """
 LENGTH = 64
 """Tokens of a sample."""
+WITH_VALUES = "was captured with its weights in memory"
+"""What planning warns of then."""
 
 
-def planned(config: dict[str, Any], nodes: int, memory_gb: float, check: str, folder: Path) -> dict[str, Any]:
-    """Plan the model of a configuration for so many equal nodes. Raises InvalidInput where that is refused."""
+def planned(
+    config: dict[str, Any], nodes: int, memory_gb: float, check: str, folder: Path, values: bool = False
+) -> dict[str, Any]:
+    """Plan the model of a configuration for so many equal nodes. `values`: with all weights in memory on the CPU.
+
+    Raises InvalidInput where that is refused.
+    """
     import ravnest
     from cluster_planner import Fleet, Node, save_plan
 
     (folder / "tokens.py").write_text(CODE)
     job = {
-        "model": {"huggingface": config},
+        "model": {"factory": "tokens:with_values", "args": {"config": config}} if values else {"huggingface": config},
         "data": {"factory": "tokens:tokens", "args": {"vocabulary": config["vocab_size"], "length": LENGTH}},
         "micro_batch": 1,
         "optimizer": {"name": "adamw", "lr": 1e-4},
@@ -54,6 +73,7 @@ def planned(config: dict[str, Any], nodes: int, memory_gb: float, check: str, fo
         )
     )
     steps: list[tuple[str, float, float]] = []
+    said: list[str] = []
     plan = ravnest.plan(
         fleet,
         folder / "job.yaml",
@@ -61,23 +81,37 @@ def planned(config: dict[str, Any], nodes: int, memory_gb: float, check: str, fo
         cache=False,
         min_stages=2,
         progress=lambda words: steps.append((words, time.monotonic(), time.process_time())),
-        warn=lambda words: None,
+        warn=said.append,
     )
     save_plan(plan, folder / "plan.yaml")
     ends = [*steps[1:], ("", time.monotonic(), time.process_time())]
-    text = (folder / "plan.yaml").read_text().replace(str(folder), "FOLDER")
     return {
         "units": len(plan.costs.units),
         "largest_unit_bytes": max(unit.parameter_bytes for unit in plan.costs.units),
         "parameter_bytes": sum(unit.parameter_bytes for unit in plan.costs.units),
         "stages": sum(len(cluster.stages) for cluster in plan.clusters),
-        "plan": hashlib.sha256(text.encode()).hexdigest(),
-        "plan_bytes": len(text),
+        "with_values": any(WITH_VALUES in words for words in said),
+        "digests": digests_of(plan, folder),
+        "plan_bytes": (folder / "plan.yaml").stat().st_size,
         "steps": {
             words: {"s": end_s - begin_s, "cpu_s": end_cpu_s - begin_cpu_s}
             for (words, begin_s, begin_cpu_s), (_, end_s, end_cpu_s) in zip(steps, ends, strict=True)
         },
     }
+
+
+def digests_of(plan: "Plan", folder: Path) -> dict[str, str]:
+    """Digests of the captured graphs, the units' costs, the cuts, and all that the plan says beside its job."""
+    from cluster_planner import save_plan
+
+    save_plan(replace(plan, job={}, job_file=""), folder / "without_job.yaml")
+    texts = {
+        "graphs": plan.costs.fingerprint,
+        "units": repr(plan.costs.units),
+        "cuts": repr([(cluster.name, cluster.stages) for cluster in plan.clusters]),
+        "plan": (folder / "without_job.yaml").read_text(),
+    }
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
 def peak_bytes() -> int:

@@ -1,7 +1,9 @@
 """How long planning takes, and how much memory, for Llamas of 1 to 405 billion parameters.
 
 Each plan is made in a process of its own. `none` makes no weights at all; `sampled` tries two of the equal blocks with
-values; `full`, at the smallest size, tries the whole model and so says whether the others come to the same plan.
+values; `full` tries the whole model. At the smallest size a plan is made with all weights in memory, too: its model is
+exported whole, on the CPU. Without weights the model is captured on the meta device, and its graph written down from
+those of two and three of its blocks. Both have to come to the same graphs, costs, cuts and plan.
 """
 
 import json
@@ -12,8 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.harness.report import ROOT, Cell, Claim, Panel, Part, Series, Table
+from ravnest.splitting.unrolling import LEAST_BLOCKS
 
 BASE_BYTES = 1.5 * 2**30
+VALUES = "real weights"
+"""How the plan is called that is made with all weights in memory, beside the extents of the check."""
 DEADLINE_S = 1800.0
 
 
@@ -47,7 +52,7 @@ class Model:
         }
 
 
-SMALL = Model("0.1 B", 6, 512, 1376, 8, 32_000, 4, 4.0)
+SMALL = Model("0.1 B", LEAST_BLOCKS, 512, 1376, 8, 32_000, 4, 4.0)
 MODELS = (
     SMALL,
     Model("1 B", 16, 2048, 8192, 32, 128_256, 12, 16.0),
@@ -55,7 +60,7 @@ MODELS = (
     Model("70 B", 80, 8192, 28_672, 64, 128_256, 80, 64.0, 180.0),
     Model("405 B", 126, 16_384, 53_248, 128, 128_256, 128, 192.0),
 )
-QUICK = (Model("tiny", 4, 32, 64, 4, 500, 2, 2.0),)
+QUICK = (Model("tiny", LEAST_BLOCKS, 32, 64, 4, 500, 2, 2.0),)
 
 
 @dataclass(frozen=True)
@@ -79,14 +84,15 @@ def run(*, quick: bool) -> Part:
     """Plan each model as far as it goes on this machine."""
     rows = []
     for model in QUICK if quick else MODELS:
-        checks = ("full", "sampled", "none") if model in (SMALL, *QUICK) else ("sampled", "none")
+        checks = (VALUES, "full", "sampled", "none") if model in (SMALL, *QUICK) else ("sampled", "none")
         rows += [Row(model, check, measured(model, check)) for check in checks]
     return part_of(rows)
 
 
 def measured(model: Model, check: str) -> Mapping[str, Any]:
     """One plan in a process of its own. Raises RuntimeError where the process fails."""
-    asked = {"config": model.config, "nodes": model.nodes, "memory_gb": model.memory_gb, "check": check}
+    asked = {"config": model.config, "nodes": model.nodes, "memory_gb": model.memory_gb}
+    asked |= {"check": "none", "values": True} if check == VALUES else {"check": check}
     command = [sys.executable, "-m", "experiments.large.one_plan"]
     try:
         ended = subprocess.run(
@@ -133,7 +139,8 @@ def part_of(rows: Sequence[Row]) -> Part:
             "Seconds are from the start of `ravnest.plan` to the written plan.yaml, imports of transformers and torch "
             "included; CPU seconds are those of the same process on all its cores. One sample of 64 tokens a "
             "micro-batch. The bound is 1.5 GiB and twice the bytes of the largest unit. `sampled` adds a process that "
-            "tries each unit as a stage; its memory is not in the peak.",
+            "tries each unit as a stage; its memory is not in the peak. `real weights`: all of them were in memory; "
+            "the model was exported whole on the CPU, with `--check none`.",
             *(f"{row.model.name}, {row.check}: {row.refused}" for row in rows if row.refused),
         ],
     )
@@ -141,20 +148,9 @@ def part_of(rows: Sequence[Row]) -> Part:
 
 def claims_of(rows: Sequence[Row]) -> list[Claim]:
     """What the rows bear out."""
-    claims = []
-    plans = {row.check: row.found["plan"] for row in rows if row.model is rows[0].model and not row.refused}
-    same = len(set(plans.values())) == 1
-    claims.append(
-        Claim(
-            "same plan",
-            f"{rows[0].model.name}: the plan made without weights is the one made with all of them",
-            "equal",
-            ", ".join(plans) if same else "differ",
-            same if {"full", "none"} <= plans.keys() else None,
-        )
-    )
+    claims = [_same_plan(rows)]
     for row in rows:
-        if row.check == "full":
+        if row.check in ("full", VALUES):
             continue
         what = f"{row.model.name}, --check {row.check}"
         if row.refused:
@@ -168,6 +164,23 @@ def claims_of(rows: Sequence[Row]) -> list[Claim]:
         text = "the planning process holds at most 1.5 GiB + twice the largest unit"
         claims.append(Claim(f"{what}: memory", text, f"≤ {bound:.0f} MiB", f"{peak:.0f} MiB", peak <= bound))
     return claims
+
+
+def _same_plan(rows: Sequence[Row]) -> Claim:
+    """Whether the captures with and without weights in memory come to the same, part by part."""
+    text = (
+        f"{rows[0].model.name}: captured without weights, it has the graphs, costs, cuts and plan that it has with them"
+    )
+    small = {row.check: row.found for row in rows if row.model is rows[0].model and not row.refused}
+    real, others = small.pop(VALUES, None), small
+    if real is None or "none" not in others:
+        return Claim("same plan", text, "equal", "not both were made", None)
+    if not real["with_values"] or any(found["with_values"] for found in others.values()):
+        return Claim("same plan", text, "equal", "all were captured in the same way", None)
+    digests: Mapping[str, str] = real["digests"]
+    other = [name for name, one in digests.items() if any(found["digests"][name] != one for found in others.values())]
+    measured = f"other {', '.join(other)}" if other else f"equal {', '.join(digests)}: {', '.join((VALUES, *others))}"
+    return Claim("same plan", text, "equal", measured, not other)
 
 
 def _cells(row: Row) -> list[Cell]:

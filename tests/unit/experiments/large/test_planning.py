@@ -3,7 +3,7 @@
 from typing import Any
 
 from experiments.large.planning import MODELS as ALL
-from experiments.large.planning import SMALL, Model, Row, claims_of, part_of
+from experiments.large.planning import SMALL, VALUES, Model, Row, claims_of, part_of
 
 LARGE = Model("8 B", 32, 4096, 14_336, 32, 128_256, 24, 24.0, 90.0)
 
@@ -14,7 +14,8 @@ def row(model: Model, check: str, **changes: Any) -> Row:
         "largest_unit_bytes": 2**30,
         "parameter_bytes": 2**32,
         "stages": 4,
-        "plan": "a",
+        "with_values": check == VALUES,
+        "digests": {"graphs": "a", "units": "b", "cuts": "c", "plan": "d"},
         "seconds": 30.0,
         "cpu_s": 20.0,
         "peak_bytes": 2**30,
@@ -26,11 +27,22 @@ def verdicts(*rows: Row) -> dict[str, bool | None]:
     return {claim.name: claim.held for claim in claims_of(rows)}
 
 
-def test_plans_have_to_be_the_same_whatever_was_checked() -> None:
-    small = [row(SMALL, check) for check in ("full", "sampled", "none")]
+def test_plans_with_and_without_weights_have_to_be_the_same_in_each_part() -> None:
+    small = [row(SMALL, check) for check in (VALUES, "full", "sampled", "none")]
     assert verdicts(*small)["same plan"] is True
-    assert verdicts(*small[:2], row(SMALL, "none", plan="b"))["same plan"] is False
+    for part in ("graphs", "units", "cuts", "plan"):
+        changed = row(SMALL, "none", digests={**small[0].found["digests"], part: "other"})
+        claim = claims_of([*small[:3], changed])[0]
+        assert (claim.held, claim.measured) == (False, f"other {part}")
+
+
+def test_plans_that_were_captured_in_the_same_way_show_nothing() -> None:
+    small = [row(SMALL, check) for check in (VALUES, "full", "none")]
+    assert verdicts(*small[1:])["same plan"] is None
+    assert verdicts(*small[:2])["same plan"] is None
     assert verdicts(small[0], Row(SMALL, "none", {"refused": "no", "seconds": 1.0}))["same plan"] is None
+    assert verdicts(row(SMALL, VALUES, with_values=False), *small[1:])["same plan"] is None
+    assert verdicts(*small[:2], row(SMALL, "none", with_values=True))["same plan"] is None
 
 
 def test_time_and_memory_are_held_to_their_bounds() -> None:
