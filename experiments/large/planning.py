@@ -3,7 +3,7 @@
 Each plan is made in a process of its own. `none` makes no weights at all; `sampled` tries two of the equal blocks with
 values; `full` tries the whole model. At the smallest size a plan is made with all weights in memory, too: its model is
 exported whole, on the CPU. Without weights the model is captured on the meta device, and its graph written down from
-those of two and three of its blocks. Both have to come to the same graphs, costs, cuts and plan.
+those of two and three of its blocks. Both have to come to the same costs of units, cuts and plan.
 """
 
 import json
@@ -168,9 +168,7 @@ def claims_of(rows: Sequence[Row]) -> list[Claim]:
 
 def _same_plan(rows: Sequence[Row]) -> Claim:
     """Whether the captures with and without weights in memory come to the same, part by part."""
-    text = (
-        f"{rows[0].model.name}: captured without weights, it has the graphs, costs, cuts and plan that it has with them"
-    )
+    text = f"{rows[0].model.name}: captured without weights, it has the costs, cuts and plan that it has with them"
     small = {row.check: row.found for row in rows if row.model is rows[0].model and not row.refused}
     real, others = small.pop(VALUES, None), small
     if real is None or "none" not in others:
