@@ -23,12 +23,10 @@ import pytest
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.ray.stage_host import PROGRAM
 from ring_allreduce.rounds import SILENCE_FLOOR_S
-from tests.support.commands import DEADLINE_S, Running, gone, planned, ravnest, ravnest_process, until_update
+from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned, ravnest, ravnest_process, until_update
 from tests.support.terminal import CTRL_Z, Terminal
 
 SEED = int(os.environ.get("RAVNEST_FAULT_SEED", "0"))
-LONG: dict[str, object] = {"stop": {"samples": 500_000}, "optimizer": {"name": "adamw", "lr": 1e-3}}
-LONG["wait_for_driver_minutes"] = 1.0
 AT_ONCE_S = 5.0
 """The death of a process is noticed within this time, which is less than any silence that costs a stage."""
 NOTICED_S = 60.0
@@ -40,13 +38,13 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a plan for a run of four processes that nobody waits for."""
-    return planned(tmp_path_factory.mktemp("long"), **LONG)
+    return planned(tmp_path_factory.mktemp("long"), **LONG, wait_for_driver_minutes=1.0)
 
 
 @pytest.fixture(scope="module")
 def long_run_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same on two machines: a cluster of two stages."""
-    return planned(tmp_path_factory.mktemp("two"), nodes=("a0", "b0"), **LONG)
+    return planned(tmp_path_factory.mktemp("two"), nodes=("a0", "b0"), **LONG, wait_for_driver_minutes=1.0)
 
 
 @pytest.fixture

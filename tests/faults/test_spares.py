@@ -11,9 +11,8 @@ import pytest
 
 from cluster_planner import Link, Spare, load_plan, save_plan
 from ravnest.driver.observe.metrics_file import read_metrics
-from tests.support.commands import DEADLINE_S, Running, gone, planned
+from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned
 
-LONG: dict[str, object] = {"stop": {"samples": 500_000}, "optimizer": {"name": "adamw", "lr": 1e-3}}
 IDLE_S = 2.0
 """A process that does nothing for so long has loaded what it loads."""
 

@@ -30,6 +30,12 @@ ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
 RAVNEST = [sys.executable, "-m", "ravnest"]
 DEADLINE_S = 240
+LONG: dict[str, object] = {
+    "stop": {"samples": 500_000},
+    "optimizer": {"name": "adamw", "lr": 1e-3},
+    "data": {"factory": "tiny:words", "args": {"read_s": 0.005}},
+}
+"""Changes to the tiny job for a run that a test ends. It is paced by its data, and leaves the processor to others."""
 
 
 def environment() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Models and data small enough that a whole run takes seconds."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 WORDS, CONTEXT = 11, 8
 
@@ -92,12 +93,30 @@ def spectral() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), *layers, nn.Linear(16, 5))
 
 
-def words(samples: int = 240, held_out: int = 10) -> SimpleNamespace:
-    """Sequences that count up modulo WORDS from a random start: easy to learn."""
+class SlowlyRead(Dataset[tuple[Tensor, ...]]):
+    """The samples of another data set, each of which takes `read_s` to read, and next to no computing."""
+
+    def __init__(self, samples: TensorDataset, read_s: float) -> None:
+        self._samples, self._read_s = samples, read_s
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(self._read_s)
+        return self._samples[index]
+
+
+def words(samples: int = 240, held_out: int = 10, read_s: float = 0.0) -> SimpleNamespace:
+    """Sequences that count up modulo WORDS from a random start: easy to learn.
+
+    A run that goes on until a test ends it takes `read_s` for each sample, and leaves the processor to other tests.
+    """
     starts = torch.randint(WORDS, (samples + held_out, 1), generator=torch.Generator().manual_seed(5))
     ids = (starts + torch.arange(CONTEXT + 1)) % WORDS
     parts = [TensorDataset(part[:, :-1], part[:, 1:]) for part in ids.split([samples, held_out])]
-    return SimpleNamespace(train=parts[0], held_out=parts[1], baselines={"guessing": 2.3979})
+    train = SlowlyRead(parts[0], read_s) if read_s else parts[0]
+    return SimpleNamespace(train=train, held_out=parts[1], baselines={"guessing": 2.3979})
 
 
 def images(samples: int = 240, held_out: int = 10) -> SimpleNamespace:

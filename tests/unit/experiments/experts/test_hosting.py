@@ -7,9 +7,14 @@ from experiments.experts.hosting import Beside, delay_part
 
 @pytest.mark.parametrize(
     ("rates", "without", "held"),
-    [((95.0, 91.0), (100.0, 100.0), True), ((95.0, 80.0), (100.0, 100.0), False), ((90.0, 250.0), (60.0, 100.0), None)],
+    [
+        ((95.0, 91.0), (100.0, 100.0), True),
+        ((95.0, 80.0), (100.0, 100.0), False),
+        ((90.0, 97.0), (60.0, 100.0), True),
+        ((90.0, 90.0), (60.0, 100.0), None),
+    ],
 )
-def test_what_is_lost_is_judged_unless_the_machine_was_too_busy(
+def test_what_is_lost_is_judged_unless_an_unsteady_machine_says_one_thing_and_another(
     rates: tuple[float, float], without: tuple[float, float], held: bool | None
 ) -> None:
     chain = [
