@@ -4,7 +4,8 @@
 # make test-gpu  stages on a CUDA device (tests/gpu); without one, or with torch for CPU, all of them are skipped
 # make fuzz   mutated frames, messages and files against their readers: two minutes or three (Linux)
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
-# make check  ruff, format, mypy, docs, tests: what CI runs
+# make lint   ruff, format, mypy, docs
+# make check  lint, then all tests: with the fuzzer, what CI runs
 # make clean  remove .venv and what the other targets left; runs and plans of yours stay
 #
 # PYTHON picks the interpreter of .venv; PIP_ARGS is added to pip's arguments (an index, for instance).
@@ -18,7 +19,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 3
 STAMP := .venv/.installed
 
-.PHONY: demo quick test test-gpu fuzz check docs clean install
+.PHONY: demo quick test test-gpu fuzz lint check docs clean install
 
 demo: $(STAMP)
 	$(BIN)/ravnest plan examples/home/nodes.yaml --min-stages 2
@@ -33,12 +34,13 @@ test: $(STAMP)
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -rs tests/gpu
 
-check: $(STAMP)
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mkdocs build --strict --quiet
-	$(PYTEST)
+
+check: lint test
 
 fuzz: $(STAMP)
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.fuzz
