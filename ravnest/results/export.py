@@ -2,18 +2,23 @@
 
 In: a trained run, its files of weights, and an `ExportTarget`. Out: files, in as many parts as their size demands. One
 tensor at a time is in memory. Nothing is overwritten unless the caller says so, and nothing is pickled.
+
+A folder for transformers is written beside its place, in a hidden folder. Then its files are moved, config.json last,
+and one of before is removed first. Without it transformers takes no folder, so a half one is never taken for a whole.
 """
 
 import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from ravnest.checkpoints.checkpoint import told
+from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.sharded_weights import PART_BYTES, ShardedWeights
 from ravnest.checkpoints.tensor_stream import TensorForm
 from ravnest.checkpoints.weight_files import WeightFiles
@@ -33,7 +38,10 @@ _DTYPES: Mapping[Precision, torch.dtype] = {
 }
 
 
+CONFIG = "config.json"
 GENERATION = "generation_config.json"
+UNFINISHED = ".export.new"
+"""The folder, in that of an export for transformers, in which it is written until it is whole."""
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
     *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model"),
@@ -59,6 +67,8 @@ class ExportTarget:
     key: str
     force: bool = False
     part_bytes: int = PART_BYTES
+    disk: DurableFiles = field(default_factory=DurableFiles)
+    """The operations on files, for tests."""
 
     def prepare(self) -> None:
         """Make the folder. Raises InvalidInput where nothing can be written there, or where it has weights already and
@@ -79,7 +89,7 @@ class ExportTarget:
     @property
     def files(self) -> ShardedWeights:
         """The files of weights there."""
-        return ShardedWeights(self.folder, self.stem, self.part_bytes)
+        return ShardedWeights(self.folder, self.stem, self.part_bytes, self.disk)
 
 
 def save_weights(
@@ -132,29 +142,49 @@ def save_huggingface(
         )
         raise InvalidInput(message, key=place.key)
     place.prepare()
-    config, generation = place.folder / "config.json", place.folder / GENERATION
     source = folder_of_initial_weights(run.job, run.job_file)
     beside = [] if source is None else [source / name for name in (*TOKENIZER, GENERATION) if (source / name).is_file()]
-    for path in (config, generation, *(place.folder / one.name for one in beside)):
-        if path.exists() and not place.force:
-            raise InvalidInput("is there already; --force replaces it", path=str(path), key=place.key)
+    for name in (CONFIG, GENERATION, *(one.name for one in beside)):
+        if (place.folder / name).exists() and not place.force:
+            raise InvalidInput("is there already; --force replaces it", path=str(place.folder / name), key=place.key)
     model = make_model(run.job, run.job_file, "meta")
     others = {name for several in aliases(model).values() for name in several}
     state = {name: tensor for name, tensor in _state(model).items() if name not in others}
-    written = _write(run, files, state, place, dtype, progress)
-    kept = next(tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
-    config.write_text(huggingface_config(model, kept if dtype is None else _DTYPES[dtype]), encoding="utf-8")
-    others_written = [config]
-    settings = huggingface_generation(model)
-    if settings is not None and not any(one.name == GENERATION for one in beside):
-        generation.write_text(settings, encoding="utf-8")
-        others_written.append(generation)
-    for one in beside:
-        target = place.folder / one.name
-        if not (target.exists() and target.samefile(one)):
-            shutil.copyfile(one, target)
-        others_written.append(target)
-    return [*others_written, *written]
+    unfinished = replace(place, folder=place.folder / UNFINISHED)
+    shutil.rmtree(unfinished.folder, ignore_errors=True)  # what a crash left
+    try:
+        written = _write(run, files, state, unfinished, dtype, progress)
+        kept = next(tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
+        texts = {CONFIG: huggingface_config(model, kept if dtype is None else _DTYPES[dtype]).encode()}
+        settings = huggingface_generation(model)
+        if settings is not None:
+            texts[GENERATION] = settings.encode()
+        with told(place.folder):
+            texts |= {one.name: one.read_bytes() for one in beside}
+            for name, text in texts.items():
+                place.disk.write_bytes(unfinished.folder / name, text)
+                place.disk.sync_file(unfinished.folder / name)
+            return _moved([*texts, *(path.name for path in written)], unfinished.folder, place)
+    finally:
+        shutil.rmtree(unfinished.folder, ignore_errors=True)
+
+
+def _moved(names: list[str], source: Path, place: ExportTarget) -> list[Path]:
+    """Move these files to their place; config.json, the first of them, tells that the folder is whole, and comes last.
+
+    Returns them in their order. Raises OSError.
+    """
+    disk, folder = place.disk, place.folder
+    disk.remove_file(folder / CONFIG)
+    disk.sync_folder(folder)
+    for left in place.files.existing():
+        disk.remove_file(left)  # a part of older weights could be taken for one of these
+    for name in reversed(names):
+        if name == CONFIG:
+            disk.sync_folder(folder)
+        disk.move(source / name, folder / name)
+    disk.sync_folder(folder)
+    return [folder / name for name in names]
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """A run's weights for other programs: they load into the unmodified model, in one file or in parts."""
 
+import contextlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.errors import InvalidInput
@@ -206,6 +209,75 @@ def test_the_tokenizer_and_the_settings_of_generation_come_along(tmp_path: Path)
         save_huggingface(run, open_weights(run.folder.weights), ExportTarget(tmp_path / "hf", "other", "--huggingface"))
     save_huggingface(run, open_weights(run.folder.weights), replace(folder, force=True))
     assert (tmp_path / "hf/generation_config.json").read_text() == "{}"
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Crashing(DurableFiles):
+    """Moves, writes and removes so many files and no more."""
+
+    def __init__(self, left: int = 10**9) -> None:
+        self.left, self.done = left, 0
+
+    def _count(self) -> None:
+        if self.done == self.left:
+            raise Crash
+        self.done += 1
+
+    def move(self, source: Path, target: Path) -> None:
+        self._count()
+        super().move(source, target)
+
+    def write_bytes(self, path: Path, data: bytes | memoryview) -> None:
+        self._count()
+        super().write_bytes(path, data)
+
+    def remove_file(self, path: Path) -> None:
+        self._count()
+        super().remove_file(path)
+
+
+@pytest.mark.parametrize("before", [None, 10**9, 4_000], ids=["new", "one file", "in parts"])
+def test_a_crash_at_any_moment_leaves_a_whole_folder_or_one_that_transformers_refuses(
+    tmp_path: Path, before: int | None
+) -> None:
+    run, _ = trained(tmp_path / "r", llama(tie_word_embeddings=False))
+    other, _ = trained(tmp_path / "other", llama(tie_word_embeddings=False, intermediate_size=20))
+    old, folder = tmp_path / "old", tmp_path / "hf"
+    old.mkdir()
+    (old / "notes.txt").write_text("of the user")
+    if before is not None:
+        save_huggingface(other, open_weights(other.folder.weights), ExportTarget(old, "model", "-", part_bytes=before))
+
+    def exported(disk: DurableFiles) -> dict[str, bytes]:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(old, folder)
+        target = ExportTarget(folder, "model", "-", force=True, part_bytes=4_000, disk=disk)
+        with contextlib.suppress(Crash):
+            save_huggingface(run, open_weights(run.folder.weights), target)
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    counting = Crashing()
+    whole = exported(counting)
+    first = {path.name: path.read_bytes() for path in old.iterdir()}
+    refused = 0
+    for operations in range(counting.done):
+        found = exported(Crashing(operations))
+        refused += "config.json" not in found
+        assert "config.json" not in found or found in (first, whole), operations
+    assert refused
+    assert whole["notes.txt"] == b"of the user"
+
+
+def test_what_a_crash_left_is_gone_with_the_next_export(tmp_path: Path) -> None:
+    run, _ = trained(tmp_path / "r", llama())
+    (tmp_path / "hf/.export.new").mkdir(parents=True)
+    (tmp_path / "hf/.export.new/model-00001-of-00009.safetensors").write_text("half")
+    save_huggingface(run, open_weights(run.folder.weights), ExportTarget(tmp_path / "hf", "model", "--huggingface"))
+    names = ["config.json", "generation_config.json", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == names
 
 
 def test_a_folder_that_takes_no_files_is_refused_though_its_permissions_would_let(tmp_path: Path) -> None:
