@@ -41,7 +41,7 @@ from cluster_planner.inputs.constraints import (
     hours_to,
     part_of_day,
 )
-from cluster_planner.inputs.fleet import Fleet, Node, NodeData, require_node_name
+from cluster_planner.inputs.fleet import CUDA_PROCESS_BYTES, PROCESS_BYTES, Fleet, Node, NodeData, require_node_name
 from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, Link, RegionLink
 from cluster_planner.inputs.model_costs import (
     MOST_IN_FLIGHT,
@@ -99,6 +99,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     # What a plan is made from: machines, links, hours, constraints, costs.
     "ALL_DAY",
     "ActivationCheckpointing",
+    "CUDA_PROCESS_BYTES",
     "Constraints",
     "DEFAULT_LATENCY_S",
     "DEFAULT_REGION_LATENCY_S",
@@ -107,6 +108,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "ModelCosts",
     "Node",
     "NodeData",
+    "PROCESS_BYTES",
     "Pin",
     "RegionLink",
     "SPLIT_KEEPS",

@@ -346,7 +346,8 @@ def require_memory(plan: Plan) -> None:
         for index, stage in enumerate(cluster.stages):
             place = index, len(cluster.stages)
             need = spans.stage_memory_bytes(*stage.units, place, cluster.window, recomputes=stage.recomputes)
-            has = plan.fleet.node(stage.node).memory_bytes
+            node = plan.fleet.node(stage.node)
+            need, has = need + node.beyond_bytes, node.memory_bytes
             if need > has:
                 raise InvalidInput(
                     f"is {has / 1e9:g}, but stage {index} of {cluster.name} (units {list(stage.units)}, window "

@@ -76,7 +76,8 @@ def _draw_small(plan: Plan, path: Path) -> None:
         axes.text(1.02 * units, middle, speed, ha="left", va="center", fontsize=9)
         for stage, costs in zip(cluster.stages, predicted.stages, strict=True):
             busy = predicted.busy(costs, plan.workload.micro_batch)
-            memory = costs.memory_bytes / plan.fleet.node(stage.node).memory_bytes
+            node = plan.fleet.node(stage.node)
+            memory = (costs.memory_bytes + node.beyond_bytes) / node.memory_bytes
             words = f"units [{stage.units[0]}, {stage.units[1]})\nbusy {busy:.0%}\nmemory {memory:.0%}"
             _draw_stage(axes, stage.units, middle, stage.node, words, busy)
     axes.set_xlim(-0.1 * units, 1.16 * units)

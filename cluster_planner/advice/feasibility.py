@@ -25,14 +25,14 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, abl
             f"the model has {format_count(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
             f"a cluster has {least} at the least"
         )
-    biggest = max(fleet.nodes, key=lambda node: node.memory_bytes)
-    has = f"the largest node, {biggest.name}, has {_gb(biggest.memory_bytes)}"
+    biggest = max(fleet.nodes, key=lambda node: node.room_bytes)
+    has = f"the largest node, {biggest.name}, has {_gb(biggest.room_bytes)}"
     if not able:
         raise NoFeasiblePlan(
             f"no node has memory for any unit: the smallest needs {_gb(memory_fit.smallest_unit_bytes)}, {has}"
             f"{fits_without(fleet, costs, memory_fit.workload, fleet.names, least)}"
         )
-    if biggest.memory_bytes < memory_fit.largest_unit_bytes:
+    if biggest.room_bytes < memory_fit.largest_unit_bytes:
         raise NoFeasiblePlan(
             f"no node has memory for the largest unit: it needs {_gb(memory_fit.largest_unit_bytes)}, {has}"
             f"{fits_without(fleet, costs, memory_fit.workload, fleet.names, least)}"
@@ -49,7 +49,7 @@ def no_fit(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, able: Sequenc
             f"{len(fleet.nodes)} can hold a unit ({_gb(memory_fit.smallest_unit_bytes)})"
         )
     need = memory_fit.whole_model_bytes
-    have = sum(fleet.node(name).memory_bytes for name in able)
+    have = sum(fleet.node(name).room_bytes for name in able)
     own = min(have, memory_fit.process_bytes * len(able))
     return (
         f"the nodes together cannot hold the model: in one piece it needs {_gb(need)} "
@@ -72,7 +72,7 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
         )
     able_names = frozenset(able)
     for i, pin in enumerate(demanded.pins):
-        has = f"{pin.node} has {_gb(fleet.node(pin.node).memory_bytes)}"
+        has = f"{pin.node} has {_gb(fleet.node(pin.node).room_bytes)}"
         if pin.node not in able_names:
             raise NoFeasiblePlan(f"no unit fits: {has}", key=f"constraints.pin[{i}].node")
         if pin.stage is None:
@@ -83,7 +83,7 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
                 key=f"constraints.pin[{i}].stage",
             )
         need = _least_bytes(spans, pin.stage)
-        if need > fleet.node(pin.node).memory_bytes:
+        if need > fleet.node(pin.node).room_bytes:
             raise NoFeasiblePlan(
                 f"stage {pin.stage} needs {_gb(need)} at the least, {has}", key=f"constraints.pin[{i}].stage"
             )

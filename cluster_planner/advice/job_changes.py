@@ -208,6 +208,6 @@ def _tried(
     made = predict(fleet, spans, clusters, rings).prediction
     for cluster, one in zip(clusters, made.clusters, strict=True):
         for stage, needs in zip(cluster.stages, one.stages, strict=True):
-            if needs.memory_bytes > fleet.node(stage.node).memory_bytes:
+            if needs.memory_bytes > fleet.node(stage.node).room_bytes:
                 return None
     return made.samples_per_s, made.objective

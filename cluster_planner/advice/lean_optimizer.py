@@ -35,7 +35,7 @@ def may_gain(plan: Plan) -> bool:
     costs, work, fleet = plan.costs, plan.workload, plan.fleet
     whole_bytes = MemoryFit(fleet, SpanCosts(costs, work), 1).whole_model_bytes
     lean_bytes = MemoryFit(fleet, SpanCosts(*without_optimizer_state(costs, work)), 1).whole_model_bytes
-    limits = any(node.memory_bytes < whole_bytes for node in fleet.nodes)
+    limits = any(node.room_bytes < whole_bytes for node in fleet.nodes)
     return limits and whole_bytes - lean_bytes > NOTICED * whole_bytes
 
 

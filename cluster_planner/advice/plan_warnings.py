@@ -78,14 +78,14 @@ def better_single_node(
     if len(clusters) == 1 and len(clusters[0].stages) == 1:
         return None
     need = MemoryFit(fleet, spans, 1).whole_model_bytes
-    able = [node for node in fleet.nodes if node.memory_bytes >= need]
+    able = [node for node in fleet.nodes if node.room_bytes >= need]
     best: SingleNodePlan | None = None
     tried: set[tuple[float, int, int]] = set()
     for node in sorted(able, key=lambda node: -_most(spans, node)):
         least = objective if best is None else best.worth
         if _most(spans, node) <= least:
             break
-        if (like := (node.flops_per_s, node.memory_bytes, node.hours)) in tried:
+        if (like := (node.flops_per_s, node.room_bytes, node.hours)) in tried:
             continue
         tried.add(like)
         found = _by_itself(spans, node)

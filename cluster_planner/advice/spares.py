@@ -33,7 +33,7 @@ def too_small(fleet: Fleet, memory_fit: MemoryFit) -> tuple[Spare, ...]:
     """Return the nodes that have memory for no unit at all."""
     need = memory_fit.smallest_unit_bytes / 1e9
     return tuple(
-        Spare(node.name, f"its {node.memory_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
+        Spare(node.name, f"its {node.room_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
         for node in fleet.nodes
         if not memory_fit.holds_a_unit(node.name)
     )

@@ -94,7 +94,7 @@ def _spares(shadowing: Mapping[RingMember, str]) -> tuple[Spare, ...]:
 
 def _fits(fleet: Fleet, spans: SpanCosts, plan: Plan, stages: Sequence[RingMember], node: str) -> bool:
     """Say whether the node holds all that it follows of these stages, and any one of them at work."""
-    has, follows = fleet.node(node).memory_bytes, 0
+    has, follows = fleet.node(node).room_bytes, 0
     for name, index in stages:
         cluster = plan.cluster(name)
         stage, place = cluster.stages[index], (index, len(cluster.stages))

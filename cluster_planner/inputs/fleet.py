@@ -42,6 +42,19 @@ DENSE_NODES = 600
 Numbers = Sequence[int] | NDArray[np.int64]
 
 
+PROCESS_BYTES = 336 << 20
+"""What a stage's process holds before any tensor of the model: Python, torch and Ray. The pages of libraries count,
+since no other process shares them where a machine runs one stage.
+
+Every run writes its stages' resident memory at their start to metrics.jsonl (lines of kind `stage`): 295 MiB for the
+job in tests/support/jobs, whose tensors are nothing, on x86-64 with torch 2.13.0 for CPU. They end at
+312 MiB; the rest is room for other operations' code.
+"""
+
+CUDA_PROCESS_BYTES = 800 << 20
+"""What a process that trains takes of a GPU's memory beside its tensors: CUDA's context, kernels and their workspaces.
+On an H200 with torch 2.11 it was some 770 MiB (measured once). `ravnest profile` measures it for each GPU."""
+
 NODE_NAME = re.compile(r"[^\W_][\w .:@+-]{0,63}")
 """The names that a node may have. None of them is a path to somewhere else, and none breaks a line."""
 
@@ -74,6 +87,8 @@ class Node:
     hours: int = ALL_DAY
     """When it is there: bit h is set for the hour from h to h + 1, UTC (constraints.py)."""
     data: NodeData | None = None
+    process_bytes: int | None = None
+    """What a stage's process takes of this memory before it holds a tensor, where it was measured; None: the usual."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s")
@@ -81,6 +96,19 @@ class Node:
             _require_positive(self, "mtbf_s")
         if not 0 < self.hours <= ALL_DAY:
             raise InvalidInput("must name at least one of 24 hours", key=f"{self.name}.hours")
+        if self.process_bytes is not None:
+            _require_positive(self, "process_bytes")
+
+    @property
+    def beyond_bytes(self) -> int:
+        """Return what a stage's process takes of this memory beyond PROCESS_BYTES, which the needs of stages hold."""
+        usual = CUDA_PROCESS_BYTES if self.device.startswith("cuda") else PROCESS_BYTES
+        return max(0, (usual if self.process_bytes is None else self.process_bytes) - PROCESS_BYTES)
+
+    @property
+    def room_bytes(self) -> int:
+        """Return the memory that a stage finds whose needs hold PROCESS_BYTES for its process."""
+        return max(0, self.memory_bytes - self.beyond_bytes)
 
 
 @dataclass(frozen=True)
@@ -302,7 +330,7 @@ class FleetArrays:
         self._fleet = fleet
         self.number_of = {node.name: i for i, node in enumerate(nodes)}
         self.flops_per_s = np.array([node.flops_per_s for node in nodes])
-        self.memory_bytes = np.array([node.memory_bytes for node in nodes], dtype=np.float64)
+        self.room_bytes = np.array([node.room_bytes for node in nodes], dtype=np.float64)
         self.up_bytes_per_s = np.array([node.up_bytes_per_s for node in nodes])
         self.down_bytes_per_s = np.array([node.down_bytes_per_s for node in nodes])
         self.host = _numbered([node.host for node in nodes])

@@ -77,7 +77,9 @@ class SpanCosts:
         """[cut position] → bytes that it sends back."""
         self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
         self._saved_of_units = np.array([unit.saved_bytes for unit in units], dtype=np.float64)
-        self._inner = np.cumsum(_at_cuts([unit.boundary_bytes for unit in units]))
+        self._crossing = _at_cuts([unit.boundary_bytes for unit in units])
+        self._returning = _at_cuts([unit.boundary_gradient_bytes for unit in units])
+        self._inner = np.cumsum(self._crossing)
         """[cut position] → what is alive at it and at all cuts before it, for one sample, in the model's precision."""
         self._tied = _at_cuts([unit.tied_bytes for unit in units])
         self._borrowed = _cumulative([unit.borrowed_bytes for unit in units])
@@ -180,6 +182,21 @@ class SpanCosts:
         return (
             held + self._masters_cost(last=last) * narrow + float(self._beyond_ratio[end] - self._beyond_ratio[start])
         )
+
+    def host_bytes(self, start: int, end: int, window: int) -> int:
+        """Return what a stage of that span on a GPU holds of its machine's own memory, beside its process.
+
+        Averaging is done there, and tensors cross cuts through pinned blocks, which torch keeps for further copies:
+        those of up to `window` micro-batches wait until they are sent, one arrives each way, and a block is up to
+        twice as large as its tensor. The plan counts averaging in the GPU's memory, too.
+        """
+        work = self.workload
+        averaging = (1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte) * self.parameter_bytes(
+            start, end
+        )
+        sent = self._crossing[end] + self._returning[start]
+        arriving = self._crossing[start] + self._returning[end]
+        return round(averaging + 2 * work.micro_batch * (window * float(sent) + float(arriving)))
 
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False

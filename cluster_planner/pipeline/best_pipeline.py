@@ -102,14 +102,14 @@ def plan_pipeline(
     exact = is_exact(len(names), len(spans.positions)) and not in_order
     orders: tuple[tuple[int, ...], ...] = (tuple(range(len(names))),)
     if not exact and not in_order:
-        orders = candidate_orders(trips[0], group.flops_per_s, group.memory_bytes)
+        orders = candidate_orders(trips[0], group.flops_per_s, group.room_bytes)
         orders = tuple(dict.fromkeys(_arranged(order, pinned, ends) for order in orders))
     find = partial(best_pipeline, least=least, orders=() if exact else orders, pinned=pinned)
     cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
     tried: list[bytes] = []
     is_thorough = len(fleet.nodes) <= THOROUGH_NODES
     for window, held in _held_to_try(spans, group, least, is_thorough):
-        fits = np.stack([spans.ways_that_fit(group.memory_bytes, each) for each in held])
+        fits = np.stack([spans.ways_that_fit(group.room_bytes, each) for each in held])
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
@@ -142,14 +142,14 @@ def _held_to_try(
     With 1f1b a later stage holds fewer. Where memory is too short for all to hold as many as the first, which keeps the
     search short, pipelines of each number of stages are tried with what their places hold.
     """
-    work, nodes = spans.workload, len(group.memory_bytes)
+    work, nodes = spans.workload, len(group.room_bytes)
     for window in windows_to_try(work, nodes, finely=finely):
         yield window, (window,)
     if work.schedule != "1f1b":
         return
     most = min(nodes, len(spans.positions) - 1)
-    tight = spans.ways_that_fit(group.memory_bytes, min(most, work.update_every))
-    if (tight == spans.ways_that_fit(group.memory_bytes, 1)).all():
+    tight = spans.ways_that_fit(group.room_bytes, min(most, work.update_every))
+    if (tight == spans.ways_that_fit(group.room_bytes, 1)).all():
         return
     counts = list(range(max(2, least), most + 1))
     if most > EXACT_ORDER_NODES:
@@ -259,7 +259,7 @@ def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: fro
     if len(names) <= positions:
         return names
     nodes = [fleet.node(name) for name in names]
-    largest = sorted(nodes, key=lambda node: (-node.memory_bytes, -node.flops_per_s))[: positions - 1]
+    largest = sorted(nodes, key=lambda node: (-node.room_bytes, -node.flops_per_s))[: positions - 1]
     fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
     kept = needed | {node.name for node in (*largest, *fastest)}
     return [name for name in names if name in kept]
@@ -271,7 +271,7 @@ class GroupNodes:
     def __init__(self, fleet: Fleet, names: Sequence[str]) -> None:
         sites = fleet.arrays
         at = np.array([sites.number_of[name] for name in names])
-        self.flops_per_s, self.memory_bytes = sites.flops_per_s[at], sites.memory_bytes[at]
+        self.flops_per_s, self.room_bytes = sites.flops_per_s[at], sites.room_bytes[at]
         self.up_bytes_per_s, self.down_bytes_per_s = sites.up_bytes_per_s[at], sites.down_bytes_per_s[at]
         self.latency_s, self.flow_bytes_per_s = sites.between(at, at)
         hosts = sites.host[at]
@@ -285,7 +285,7 @@ class GroupNodes:
         group = cls(fleet, orders[0])
         for order in orders[1:]:
             other = cls(fleet, order)
-            for name in ("flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s", "flow_bytes_per_s"):
+            for name in ("flops_per_s", "room_bytes", "up_bytes_per_s", "down_bytes_per_s", "flow_bytes_per_s"):
                 setattr(group, name, np.minimum(getattr(group, name), getattr(other, name)))
             group.latency_s = np.maximum(group.latency_s, other.latency_s)
             group.mates = np.maximum(group.mates, other.mates)

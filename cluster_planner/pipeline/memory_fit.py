@@ -55,13 +55,13 @@ class MemoryFit:
         return int(self._table[0, -1])
 
     def holds_a_unit(self, name: str) -> bool:
-        return self._fleet.node(name).memory_bytes >= self.smallest_unit_bytes
+        return self._fleet.node(name).room_bytes >= self.smallest_unit_bytes
 
     def holds(self, names: Sequence[str]) -> bool:
         """Say whether these nodes can hold the whole model, in at least the least number of stages."""
         key = tuple(sorted(names))
         if key not in self._known:
-            reaches = [self._reach_of(self._fleet.node(name).memory_bytes) for name in key]
+            reaches = [self._reach_of(self._fleet.node(name).room_bytes) for name in key]
             end = len(self._table) - 1
             far = _farthest(reaches) if len(reaches) <= EXACT_FIT_NODES else _by_size(reaches)
             self._known[key] = len(key) >= self._least and far >= end
@@ -100,7 +100,7 @@ def recomputing(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window:
     ways = [way for way in (False, True) if mode == "auto" or way == (mode == "always")]
     chosen = []
     for index, stage in enumerate(stages):
-        place, memory_bytes = (index, len(stages)), fleet.node(stage.node).memory_bytes
+        place, memory_bytes = (index, len(stages)), fleet.node(stage.node).room_bytes
         for way in ways:
             if spans.stage_memory_bytes(*stage.units, place, window, recomputes=way) <= memory_bytes:
                 chosen.append(stage if stage.recomputes == way else replace(stage, recomputes=way))
@@ -116,7 +116,7 @@ def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -
     """
     return all(
         spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
-        <= fleet.node(stage.node).memory_bytes
+        <= fleet.node(stage.node).room_bytes
         for index, stage in enumerate(stages)
     )
 

@@ -290,7 +290,7 @@ def _stages(
     for index, (stage, load, up, down) in enumerate(zip(stages, pipe.loads, up_s, down_s, strict=True)):
         place, most = (index, len(stages)), max(load.compute_s, up, down)
         memory = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
-        room_bytes = fleet.node(stage.node).memory_bytes
+        room_bytes = fleet.node(stage.node).room_bytes
         if not stage.recomputes and spans.room_to_split(*stage.units, place, window, room_bytes):
             memory += spans.split_bytes(*stage.units)
         predicted.append(StagePrediction(load.compute_s, up, down, most, memory))

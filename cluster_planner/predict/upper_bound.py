@@ -38,7 +38,7 @@ def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: in
     sites, nodes = fleet.arrays, np.array(able)
     per_micro_batch = spans.flops(0, spans.count)
     alone = work.micro_batch * sites.flops_per_s[nodes] / max(per_micro_batch, 1e-9)
-    holds, share = _largest_parts(spans, sites.memory_bytes[nodes])
+    holds, share = _largest_parts(spans, sites.room_bytes[nodes])
     part = np.ones(len(nodes))
     if least > 1:
         part = np.minimum(part, share * work.micro_batch / _least_transfer_s(fleet, spans, nodes) / alone)

@@ -26,7 +26,7 @@ def arcs_of(fleet: Fleet, tour: Group, k: int) -> tuple[Group, ...]:
     """Return the tour in k parts of as equal memory as its order allows, sorted as k-means groups are. Each part has
     a node where there are k.
     """
-    memory = np.cumsum([fleet.nodes[i].memory_bytes for i in tour], dtype=float)
+    memory = np.cumsum([fleet.nodes[i].room_bytes for i in tour], dtype=float)
     ends = [int(np.abs(memory - memory[-1] * part / k).argmin()) + 1 for part in range(1, k)]
     for i in range(len(ends)):
         ends[i] = min(max(ends[i], ends[i - 1] + 1 if i else 1), len(tour) - (k - 1 - i))

@@ -221,7 +221,7 @@ class Search:
             node = fleet.nodes[i]
             if most[i] <= self._best_objective:
                 return
-            if (like := (most[i], node.flops_per_s, node.memory_bytes)) in tried or not rules.pinned <= {i}:
+            if (like := (most[i], node.flops_per_s, node.room_bytes)) in tried or not rules.pinned <= {i}:
                 continue
             tried.add(like)
             if self._memory_fit.holds([node.name]):

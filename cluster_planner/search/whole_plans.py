@@ -159,7 +159,7 @@ class WholePlans:
         for name in spares:
             node = self._fleet.node(name)
             rates = (node.up_bytes_per_s, node.down_bytes_per_s)
-            key = (node.flops_per_s, node.memory_bytes, *rates, node.region, node.host, node.hours, node.mtbf_s)
+            key = (node.flops_per_s, node.room_bytes, *rates, node.region, node.host, node.hours, node.mtbf_s)
             alone = name in linked or self._rules.are_any
             kinds.setdefault((*key, name if alone else None), []).append(name)
         return sorted(kinds.values(), key=lambda alike: (-self._fleet.node(alike[0]).flops_per_s, alike[0]))

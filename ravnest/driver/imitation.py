@@ -50,7 +50,7 @@ def imitated_node(plan: Plan, stage: Stage, spans: SpanCosts, imitation: Imitati
         links=_links(plan, stage.node, imitation.speed) if imitation.links else {},
         node=_node(plan, stage.node, imitation.speed) if imitation.links else None,
         pace=_pace(plan, stage, spans, imitation.speed) if imitation.compute else None,
-        memory=MemoryCap(node.name, node.memory_bytes, plan.workload.process_bytes) if imitation.memory else None,
+        memory=MemoryCap(node.name, node.room_bytes, plan.workload.process_bytes) if imitation.memory else None,
     )
 
 

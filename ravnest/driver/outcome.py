@@ -133,7 +133,7 @@ def planned_bytes(plan: Plan, spans: SpanCosts, stage: Stage, place: tuple[int, 
     """What the planner counts for a stage's tensors with this window, which may have been tuned in the run."""
     planned = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
     node = plan.fleet.node(stage.node)
-    if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.memory_bytes):
+    if not stage.recomputes and spans.room_to_split(*stage.units, place, window, node.room_bytes):
         planned += spans.split_bytes(*stage.units)
     return planned - plan.workload.process_bytes
 

@@ -211,7 +211,7 @@ def stage_setups(
                         *stage.units,
                         place,
                         max(cluster.window, largest),
-                        plan.fleet.node(stage.node).memory_bytes,
+                        plan.fleet.node(stage.node).room_bytes,
                     ),
                     recomputes=stage.recomputes,
                 ),

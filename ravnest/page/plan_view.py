@@ -18,7 +18,7 @@ def plan_document(given: Plan, now: Plan) -> dict[str, object]:
                 "region": now.fleet.node(stage.node).region,
                 "units": list(stage.units),
                 "parameter_bytes": spans.parameter_bytes(*stage.units),
-                "memory_bytes": figures.memory_bytes,
+                "memory_bytes": figures.memory_bytes + now.fleet.node(stage.node).beyond_bytes,
                 "has_bytes": now.fleet.node(stage.node).memory_bytes,
                 "busy": min(1.0, figures.occupancy_s / pace_s) if pace_s else 0.0,
             }

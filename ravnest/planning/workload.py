@@ -7,21 +7,12 @@ here, too.
 from dataclasses import replace
 from pathlib import Path
 
-from cluster_planner import ModelCosts, Plan, Workload
+from cluster_planner import PROCESS_BYTES, ModelCosts, Plan, Workload
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.splitting import CapturedModel
 from ravnest.training.optimizer_memory import state_bytes, state_bytes_per_parameter_byte
 from ravnest.training.precision import bytes_per_float32_byte
-
-PROCESS_BYTES = 336 << 20
-"""What a stage's process holds before any tensor of the model: Python, torch and Ray. The pages of libraries count,
-since no other process shares them where a machine runs one stage.
-
-Every run writes its stages' resident memory at their start to metrics.jsonl (lines of kind `stage`): 295 MiB for the
-job in tests/support/jobs, whose tensors are nothing, on x86-64 with torch 2.13.0 for CPU. They end at
-312 MiB; the rest is room for other operations' code.
-"""
 
 EVALUATION_MICRO_BATCHES = 4
 """The micro-batches that are evaluated at once: without a graph to keep, larger batches cost no more memory."""
@@ -29,6 +20,10 @@ EVALUATION_MICRO_BATCHES = 4
 READER_BYTES = 320 << 20
 """What a process that reads ahead holds: Python, torch and ravnest, 240 MiB, and room for its batches. What the data
 factory itself loads comes on top, in stages and readers alike, and is not planned for."""
+
+GPU_HOST_BYTES = 2 << 30
+"""What a stage's process on a GPU holds of its machine's own memory before any tensor: Python, torch and CUDA's
+libraries. It is assumed, and was never measured."""
 
 _OF_THE_JOB = {
     "micro_batch": "job.micro_batch",

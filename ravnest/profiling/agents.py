@@ -55,11 +55,13 @@ class MachineAgent:
     def speed(self, work: "BenchmarkWork", device: str, threads: int, seconds: float) -> "Speed":
         """How fast `device` does `work` in about `seconds`; see measure_speed."""
         from ravnest.job.materials import search_dirs
+        from ravnest.profiling.gpu_process import process_bytes
         from ravnest.profiling.speed import measure_speed
 
         at = replace(work, job_file=self._job_file(work.job_file))
         dirs = search_dirs(at.job_file)
-        return measure_speed(at, device=device, threads=threads, seconds=seconds, search_dirs=dirs)
+        speed = measure_speed(at, device=device, threads=threads, seconds=seconds, search_dirs=dirs)
+        return replace(speed, process_bytes=process_bytes(device)) if device.startswith("cuda") else speed
 
     def check_job(self, job: "Job", job_file: str, reads_data: bool) -> "JobFacts":
         """Whether this machine can run the job's code and read its data; see machine_facts.check_job."""

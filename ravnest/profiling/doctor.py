@@ -127,7 +127,8 @@ def check_this_machine(needs: Requirements, job: Job | None, job_file: Path | No
     memory = {f.THIS_MACHINE: sum(needs.memory_bytes.values())} if needs.memory_bytes else {}
     devices = sorted({node.device for node in needs.nodes} - {CPU})
     nodes = [f.RequiredNode(f.THIS_MACHINE, device=device) for device in devices or [CPU]]
-    own = Requirements(nodes[:1], memory_bytes=memory)
+    host = {f.THIS_MACHINE: sum(needs.host_bytes.values())} if needs.host_bytes else {}
+    own = Requirements(nodes[:1], memory_bytes=memory, host_bytes=host)
     crew = LocalAgents(f.THIS_MACHINE, len(os.sched_getaffinity(0)))
     checked = check_machines(crew, own, machine_facts(), None, step)
     seen = [device.name for each in checked.facts.values() for device in each.devices]
@@ -204,6 +205,7 @@ def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: 
     available = {name: each.available_bytes for name, each in facts.items()}
     machines = {each.machine_id: each.machine_available_bytes for each in facts.values()}
     shared = {name: (each.machine_id, machines[each.machine_id]) for name, each in facts.items()}
+    of_machines = dict(available), dict(shared)
     for node in nodes:
         for device in facts[node.name].devices if node.device != CPU else ():
             if device.name in (node.device, f"{node.device}:0"):
@@ -211,6 +213,7 @@ def check_machines(crew: Agents, needs: Requirements, here: MachineFacts, host: 
                 device_of = f"{facts[node.name].machine_id} {device.name}"
                 shared[node.name] = device_of, machines.setdefault(device_of, device.free_bytes)
     checked.findings += f.memory_findings(needs.memory_bytes, available, shared)
+    checked.findings += f.memory_findings(needs.host_bytes, *of_machines, "the machine's own memory")
     devices = {name: [device.name for device in each.devices] for name, each in facts.items()}
     checked.findings += f.device_findings({node.name: node.device for node in nodes}, devices)
     if host is not None:

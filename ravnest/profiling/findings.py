@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Literal
 
-from cluster_planner import Fleet, Node, NodeData, Plan
+from cluster_planner import Fleet, Node, NodeData, Plan, SpanCosts
 from ravnest.formatting import duration, size
+from ravnest.planning.workload import GPU_HOST_BYTES
 from ravnest.profiling.pairing import ALL_PAIRS_UP_TO, Pair, sampled_pairs
 
 SAMPLED_PEERS = 6
@@ -41,25 +42,33 @@ class Requirements:
     pairs: Sequence[Pair] = ()
     latencies_s: Mapping[Pair, float] = field(default_factory=dict)
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    host_bytes: Mapping[str, int] = field(default_factory=dict)
+    """What stages that compute on a GPU take of their machine's own memory, by node."""
     readers: frozenset[str] = frozenset()
 
 
 def requirements_of_plan(plan: Plan) -> Requirements:
     """Returns the requirements for the nodes that have a stage in `plan`. Nothing is required of spares."""
     memory: dict[str, int] = {}
+    host: dict[str, int] = {}
+    spans = SpanCosts(plan.costs, plan.workload)
     pairs: set[Pair] = set()
     readers: set[str] = set()
     for cluster, predicted in zip(plan.clusters, plan.predicted.clusters, strict=True):
         names = [stage.node for stage in cluster.stages]
         readers |= {names[0], names[-1]}
         pairs |= {_pair(a, b) for a, b in pairwise(names) if a != b}
-        for name, stage in zip(names, predicted.stages, strict=True):
-            memory[name] = memory.get(name, 0) + stage.memory_bytes
+        for stage, needs in zip(cluster.stages, predicted.stages, strict=True):
+            node = plan.fleet.node(stage.node)
+            memory[node.name] = memory.get(node.name, 0) + needs.memory_bytes + node.beyond_bytes
+            if node.device != "cpu":
+                own = GPU_HOST_BYTES + spans.host_bytes(*stage.units, cluster.window)
+                host[node.name] = host.get(node.name, 0) + own
     for ring in plan.rings:
         members = [plan.cluster(cluster).stages[stage].node for cluster, stage in ring.members]
         pairs |= {_pair(a, b) for a, b in combinations(dict.fromkeys(members), 2)}
     used = [_wanted(node) for node in plan.fleet.nodes if node.name in memory]
-    return Requirements(used, sorted(pairs), _latencies(plan.fleet, pairs), memory, frozenset(readers))
+    return Requirements(used, sorted(pairs), _latencies(plan.fleet, pairs), memory, host, frozenset(readers))
 
 
 def requirements_of_fleet(fleet: Fleet) -> Requirements:
@@ -204,14 +213,18 @@ def silent_findings(lost: Mapping[str, str]) -> list[Finding]:
 
 
 def memory_findings(
-    needed: Mapping[str, int], available: Mapping[str, int], shared: Mapping[str, tuple[str, int]]
+    needed: Mapping[str, int],
+    available: Mapping[str, int],
+    shared: Mapping[str, tuple[str, int]],
+    kind: str = "memory",
 ) -> list[Finding]:
     """Nodes with too little free memory, alone or together with others that share it. All figures are bytes by node.
 
-    `shared` names the memory that a node's is part of, a machine's or a device's, and how much of that is free.
+    `shared` names the memory that a node's is part of, a machine's or a device's, and how much of that is free. `kind`:
+    how messages call the memory.
     """
     advice = "end what else runs there, or plan again with the memory that is free (ravnest profile --merge)"
-    message = "of memory free, and the plan needs"
+    message = f"of {kind} free, and the plan needs"
     found = [
         Finding("fails", node, f"has {size(available[node])} {message} {size(bytes_)} there", advice)
         for node, bytes_ in needed.items()

@@ -36,6 +36,8 @@ class NodeMeasured:
     device: str
     flops_per_s: MeasuredFigure | None
     memory_bytes: int
+    process_bytes: int | None = None
+    """What a process takes of a GPU's memory beside its tensors."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[
                 name=node.name,
                 flops_per_s=flops_per_s_of_gflops(_short(node.flops_per_s.value / 1e9)),
                 memory_bytes=bytes_of_gb(_short(node.memory_bytes / 1e9)),
+                process_bytes=None if node.process_bytes is None else bytes_of_gb(_short(node.process_bytes / 1e9)),
                 up_bytes_per_s=bytes_per_s_of_mbps(_short(up[node.machine] / MBPS)),
                 down_bytes_per_s=bytes_per_s_of_mbps(_short(down[node.machine] / MBPS)),
                 host=node.machine if several else None,
@@ -260,6 +263,7 @@ def _over(known: Node, node: Node | None, measured: MeasuredFleet) -> Node:
         known,
         flops_per_s=node.flops_per_s,
         memory_bytes=node.memory_bytes,
+        process_bytes=node.process_bytes,
         up_bytes_per_s=known.up_bytes_per_s if node.name in measured.up_assumed else node.up_bytes_per_s,
         down_bytes_per_s=known.down_bytes_per_s if node.name in measured.down_assumed else node.down_bytes_per_s,
         device=node.device,

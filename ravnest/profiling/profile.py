@@ -153,6 +153,7 @@ def _nodes(member: AgentNode, facts: MachineFacts, speeds: Mapping[str, Speed], 
             device=device,
             flops_per_s=speeds[name].flops_per_s if name in speeds else None,
             memory_bytes=free[device],
+            process_bytes=speeds[name].process_bytes if name in speeds else None,
         )
         for device in _devices(facts)
     ]

@@ -192,6 +192,8 @@ class Speed:
     """The seconds for forward and backward of one micro-batch through all units, and its share of an update."""
     threads: int
     repeats: int
+    process_bytes: int | None = None
+    """What a process takes of a GPU's memory beside its tensors (gpu_process.py); None where that was not measured."""
 
 
 class _SameBatch(BatchSource):

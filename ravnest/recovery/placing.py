@@ -172,7 +172,7 @@ def beside(plan: Plan) -> set[str]:
             place_ = index, len(cluster.stages)
             node = plan.fleet.node(stage.node)
             needed = spans.stage_memory_bytes(*stage.units, place_, cluster.window, recomputes=stage.recomputes)
-            if node.device != "cpu" or needed + plan.workload.process_bytes <= node.memory_bytes:
+            if node.device != "cpu" or needed + plan.workload.process_bytes <= node.room_bytes:
                 found.add(stage_name(cluster.name, index))
     return found
 
@@ -225,7 +225,7 @@ def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, 
             stages.append(stage)
             continue
         needed = spans.stage_memory_bytes(*stage.units, place_, old.window, recomputes=stage.recomputes)
-        fitting = [node for node in plan.fleet.nodes if node.name in free and node.memory_bytes >= needed]
+        fitting = [node for node in plan.fleet.nodes if node.name in free and node.room_bytes >= needed]
         lacks = f"node {stage.node!r} of {name} is not there"
         if not fitting:
             return None, f"{lacks}, and no spare can hold that stage"

@@ -237,7 +237,7 @@ def _room(plan: Plan, spans: SpanCosts, cluster: Cluster, index: int, window: in
     stage = cluster.stages[index]
     if stage.recomputes:
         return 0
-    place, memory_bytes = (index, len(cluster.stages)), plan.fleet.node(stage.node).memory_bytes
+    place, memory_bytes = (index, len(cluster.stages)), plan.fleet.node(stage.node).room_bytes
     return spans.room_to_split(*stage.units, place, window, memory_bytes)
 
 

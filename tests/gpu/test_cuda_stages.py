@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ravnest.driver.in_process import LocalRun
+from ravnest.profiling.gpu_process import process_bytes
 from ravnest.stage.device import CudaDevice, stage_device
 from tests.support.local import local_run, tiny_job
 
@@ -62,6 +63,13 @@ def test_memory_of_what_was_brought_is_not_used_again_too_early():
         del there
     device.settle()
     assert [float(total) for total in sums] == [float(number) for number in range(50)]
+
+
+def test_what_a_process_takes_of_the_card_is_measured():
+    torch.zeros(1, device=GPU)  # the context of this process is there before
+    found = process_bytes(GPU)
+    assert found is not None
+    assert 100 << 20 < found < 4 << 30
 
 
 def trained(device: str, **changes) -> LocalRun:

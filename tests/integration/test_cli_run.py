@@ -12,9 +12,8 @@ import yaml
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from cluster_planner import SpanCosts, load_plan
+from cluster_planner import PROCESS_BYTES, SpanCosts, load_plan
 from ravnest.page.plan_facts import stages_of
-from ravnest.planning.workload import PROCESS_BYTES
 from tests.support.commands import JOBS, ravnest, ravnest_process
 from tests.support.jobs import tiny
 

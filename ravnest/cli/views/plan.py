@@ -258,6 +258,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
         table.add_column("from … to", style="dim", overflow="fold")
     for i, (stage, costs) in enumerate(zip(cluster.stages, predicted.stages, strict=True)):
         start, end = stage.units
+        node = plan.fleet.node(stage.node)
         slowest = costs.occupancy_s >= predicted.bottleneck_s * 0.999
         cells = [
             f"  {i}",
@@ -267,7 +268,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
             duration(costs.up_s),
             duration(costs.down_s),
             f"{predicted.busy(costs, plan.workload.micro_batch):.0%}",
-            f"{size(costs.memory_bytes)} of {size(plan.fleet.node(stage.node).memory_bytes)}",
+            f"{size(costs.memory_bytes + node.beyond_bytes)} of {size(node.memory_bytes)}",
         ]
         if wide:
             cells.append(escape(_span_words(plan, start, end)))

@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.errors import InvalidInput
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.errors import InvalidInput, NoFeasiblePlan
+from cluster_planner.inputs.fleet import CUDA_PROCESS_BYTES, PROCESS_BYTES, Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, require_memory
 from cluster_planner.planner import make_plan
 
@@ -46,3 +47,22 @@ def test_a_wider_window_needs_more_memory(plan: Plan) -> None:
     tight = with_memory(plan, first.stages[0].node, held)
     with pytest.raises(InvalidInput, match=f"window {first.window + 1}"):
         require_memory(replace(tight, clusters=(replace(first, window=first.window + 1), *others)))
+
+
+def test_on_a_gpu_a_plan_leaves_what_its_process_takes_there(
+    make_model: Callable[..., ModelCosts], make_node: Callable[..., Node], make_workload: Callable[..., Workload]
+) -> None:
+    work, costs = make_workload(), make_model(8)
+    needed = SpanCosts(costs, work).memory_bytes(0, 8, 1)
+    beyond = CUDA_PROCESS_BYTES - PROCESS_BYTES
+    gpu = make_node("a", device="cuda:0", memory_bytes=needed + beyond)
+    plan = make_plan(Fleet((gpu,)), costs, work, job={}, job_file="job.yaml")
+    require_memory(plan)
+    less = replace(gpu, memory_bytes=needed + beyond - 1)
+    with pytest.raises(NoFeasiblePlan):
+        make_plan(Fleet((less,)), costs, work, job={}, job_file="job.yaml")
+    with pytest.raises(InvalidInput, match="needs") as caught:
+        require_memory(replace(plan, fleet=Fleet((less,))))
+    assert caught.value.key == "nodes[a].memory_gb"
+    measured = Fleet((replace(less, process_bytes=PROCESS_BYTES),))
+    assert make_plan(measured, costs, work, job={}, job_file="job.yaml").clusters

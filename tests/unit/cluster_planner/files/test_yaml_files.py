@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster_planner.errors import InvalidInput
 from cluster_planner.files.yaml_files import load_fleet, load_plan, read_validated, save_fleet, save_plan
-from cluster_planner.inputs.fleet import Fleet, Node, NodeData
+from cluster_planner.inputs.fleet import PROCESS_BYTES, Fleet, Node, NodeData
 from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.plan import Plan
@@ -84,6 +84,14 @@ def test_a_fleet_is_read_in_si_units(nodes_yaml: Callable[[str], Path]) -> None:
     assert (fleet.nodes[1].up_bytes_per_s, fleet.nodes[1].memory_bytes) == (1.875e6, 5 * 10**8)
     assert fleet.links == (Link("desk", "laptop", 0.0031, 93 * 125_000.0),)
     assert fleet.regions == (RegionLink("fra", "iad", 0.046, 3.75e7),)
+
+
+def test_what_a_process_takes_of_a_gpu_is_read_and_written(nodes_yaml: Callable[[str], Path], tmp_path: Path) -> None:
+    stated = load_fleet(nodes_yaml(NODES.replace("device: cuda:0", "device: cuda:0\n    process_gb: 0.777")))
+    assert stated.nodes[0].process_bytes == 777 * 10**6
+    assert stated.nodes[0].room_bytes == 16 * 10**9 - (777 * 10**6 - PROCESS_BYTES)
+    save_fleet(stated, tmp_path / "again.yaml")
+    assert load_fleet(tmp_path / "again.yaml") == stated
 
 
 @pytest.mark.parametrize(

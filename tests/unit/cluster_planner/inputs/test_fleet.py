@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.errors import InvalidInput
-from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.fleet import CUDA_PROCESS_BYTES, PROCESS_BYTES, Fleet, Node
 from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, HOST_LATENCY_S, Link, RegionLink
 
 
@@ -50,7 +50,9 @@ def test_a_flow_is_limited_by_uplink_downlink_and_link(make_node: Callable[..., 
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-@pytest.mark.parametrize("field", ["flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s", "mtbf_s"])
+@pytest.mark.parametrize(
+    "field", ["flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s", "mtbf_s", "process_bytes"]
+)
 def test_impossible_rates_are_refused(make_node: Callable[..., Node], field: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=field):
         make_node("a", **{field: value})
@@ -97,3 +99,13 @@ def test_unknown_names_and_self_links_are_refused(make_node: Callable[..., Node]
         fleet.node("desl")
     with pytest.raises(InvalidInput, match="no link to itself"):
         fleet.link("desk", "desk")
+
+
+def test_on_a_gpu_a_stage_finds_less_room_as_its_process_takes_more_there(make_node: Callable[..., Node]) -> None:
+    assert make_node("a").room_bytes == make_node("a").memory_bytes == 10**9
+    assert make_node("a", device="cuda:1").room_bytes == 10**9 - (CUDA_PROCESS_BYTES - PROCESS_BYTES)
+    measured = make_node("a", device="cuda", process_bytes=PROCESS_BYTES + 7)
+    assert (measured.beyond_bytes, measured.room_bytes) == (7, 10**9 - 7)
+    assert make_node("a", device="cuda", process_bytes=1).room_bytes == 10**9  # needs hold PROCESS_BYTES already
+    assert make_node("a", device="cuda", memory_bytes=5).room_bytes == 0
+    assert Fleet((measured,)).arrays.room_bytes.tolist() == [10**9 - 7]

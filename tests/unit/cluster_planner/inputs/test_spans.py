@@ -255,3 +255,16 @@ def test_a_hundred_thousand_units_of_gigabytes_are_added_to_the_byte(
     assert spans.forward_bytes[count // 2] == 2**32
     assert len(spans.positions) <= MAX_POSITIONS + 1
     assert (spans.positions[0], spans.positions[-1]) == (0, count)
+
+
+def test_a_stage_on_a_gpu_holds_averaging_and_pinned_blocks_in_its_machines_memory(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    figures = {"parameter_bytes": 100, "boundary_bytes": 5, "boundary_gradient_bytes": 3}
+    work = make_workload(micro_batch=2, max_lag=1, averaging_state_bytes_per_parameter_byte=1.0)
+    spans = SpanCosts(make_model(4, **figures), work)
+    averaging = (1 + 2 + 1) * 200
+    assert spans.host_bytes(1, 3, window=6) == averaging + 2 * 2 * (6 * (5 + 3) + (5 + 3))
+    assert spans.host_bytes(0, 2, window=6) == averaging + 2 * 2 * (6 * 5 + 3)  # no gradient leaves, no input crosses
+    assert spans.host_bytes(2, 4, window=6) == averaging + 2 * 2 * (6 * 3 + 5)
+    assert spans.host_bytes(0, 4, window=6) == 2 * averaging

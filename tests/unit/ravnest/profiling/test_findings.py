@@ -54,6 +54,8 @@ def test_too_little_memory_fails() -> None:
     assert found.about == "a"
     assert "2 GB" in found.message
     assert "3 GB" in found.message
+    (own,) = memory_findings({"a": 3 * 10**9}, available, shared, "the machine's own memory")
+    assert own.message == "has 2 GB of the machine's own memory free, and the plan needs 3 GB there"
 
 
 def test_nodes_of_one_machine_need_their_memory_together() -> None:

@@ -1,6 +1,8 @@
+from dataclasses import replace
 from pathlib import Path
 
-from cluster_planner import Fleet, Link, Node
+from cluster_planner import PROCESS_BYTES, Fleet, Link, Node, SpanCosts
+from ravnest.planning.workload import GPU_HOST_BYTES
 from ravnest.profiling.findings import requirements_of_fleet, requirements_of_members, requirements_of_plan
 from tests.support.local import captured_job, plan_with, tiny_job
 
@@ -31,3 +33,21 @@ def test_a_list_of_nodes_needs_all_pairs_and_a_long_one_a_sample() -> None:
     many = requirements_of_fleet(Fleet(tuple(nodes)))
     assert 60 <= len(many.pairs) < 30 * 29 / 2
     assert requirements_of_members({"a": "10.0.0.1", "b": None}).pairs == [("a", "b")]
+
+
+def test_a_stage_on_a_gpu_needs_what_its_process_takes_there_and_memory_of_its_machine() -> None:
+    job = tiny_job()
+    captured = captured_job(job)
+    plan = plan_with(job, captured, [[len(captured.units) // 2]])
+    assert requirements_of_plan(plan).host_bytes == {}
+    first, last = plan.fleet.nodes
+    measured = replace(last, device="cuda:0", process_bytes=10**9)
+    plan = replace(plan, fleet=replace(plan.fleet, nodes=(first, measured)))
+    needs = requirements_of_plan(plan)
+    stages = plan.predicted.clusters[0].stages
+    assert needs.memory_bytes[first.name] == stages[0].memory_bytes
+    assert needs.memory_bytes[last.name] == stages[1].memory_bytes - PROCESS_BYTES + 10**9
+    spans, cluster = SpanCosts(plan.costs, plan.workload), plan.clusters[0]
+    own = spans.host_bytes(*cluster.stages[1].units, cluster.window)
+    assert own > 0
+    assert needs.host_bytes == {last.name: GPU_HOST_BYTES + own}
