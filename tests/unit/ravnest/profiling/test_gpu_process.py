@@ -5,7 +5,6 @@ import io
 import pytest
 import torch
 
-from ravnest.profiling import gpu_process
 from ravnest.profiling.gpu_process import READY, process_bytes, train_a_little
 
 
@@ -38,8 +37,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, said: str | None, free: list[int])
         done.append(f"looked at {index}")
         return free.pop(0), 10**10
 
-    monkeypatch.setattr(gpu_process.subprocess, "Popen", started)
-    monkeypatch.setattr(gpu_process.select, "select", lambda r, w, x, s: (r if said is not None else [], [], []))
+    monkeypatch.setattr("subprocess.Popen", started)
+    monkeypatch.setattr("select.select", lambda r, w, x, s: (r if said is not None else [], [], []))
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     found = process_bytes("cuda:1")
     assert commands[0][1:] == ["-m", "ravnest.profiling.gpu_process", "cuda:1"]
