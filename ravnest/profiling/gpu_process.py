@@ -48,7 +48,8 @@ def train_a_little(device: str) -> None:
         inputs = torch.ones(_SAMPLES, _WIDTH, _TOKENS, device=device)
         with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=narrow):
             out: Tensor = model[1](model[0](inputs).transpose(1, 2))
-        functional.cross_entropy(out.float().flatten(0, 1), target).backward()
+        loss = functional.cross_entropy(out.float().flatten(0, 1), target)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
 
