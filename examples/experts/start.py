@@ -10,7 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from ring_allreduce import Rendezvous
+from ravnest.experts import load_experts
+from ring_allreduce import RavnestError, Rendezvous
 
 HERE = Path(__file__).parent
 START_S, STEP_S = 180.0, 3.0
@@ -43,6 +44,14 @@ class Started:
         raise RuntimeError(f"{self.name} said no {word!r} within {deadline_s:g} s")
 
 
+def rows_of_hosts() -> list[tuple[str, list[str]]]:
+    """The hosts, and the rows of the grid that each is to have: a quarter, a quarter and the rest."""
+    rows, *others = load_experts(HERE / "experts.yaml").grid
+    patterns = [".".join([str(row), *"*" * len(others)]) for row in range(rows)]
+    first, second = (rows + 2) // 4, (rows + 1) // 2
+    return [("desk", patterns[:first]), ("attic", patterns[first:second]), ("shed", patterns[second:])]
+
+
 def main(steps: int) -> int:
     started: list[Started] = []
     try:
@@ -51,11 +60,13 @@ def main(steps: int) -> int:
         peer = table.wait_for(" at ", 1, START_S).split(" at ")[1].split(":")
         address = f"{peer[0]}:{peer[1]}"
         hosts = []
-        for name, wanted in (("desk", ("0.*",)), ("attic", ("1.*",)), ("shed", ("2.*", "3.*"))):
+        for name, wanted in rows_of_hosts():
             patterns = [word for one in wanted for word in ("--experts", one)]
             options = ["--peer", address, "--name", name, "--threads", "1", *patterns]
             hosts.append(Started(name, "-m", "ravnest", "experts", "serve", str(HERE / "experts.yaml"), *options))
         started += hosts
+        for host in hosts:  # one that cannot make its experts says why, and ends
+            host.wait_for(" listens at ", 1, START_S)
         with Rendezvous(size=2) as rendezvous:
             words = (address, rendezvous.address, "2", str(steps))
             trainers = [Started(name, str(HERE / "train.py"), name, *words) for name in ("anne", "ben")]
@@ -81,4 +92,8 @@ if __name__ == "__main__":
     if len(sys.argv) > 2 or not all(word.isdecimal() for word in sys.argv[1:]):
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 600))
+    try:
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 600))
+    except (RavnestError, RuntimeError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 1))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ravnest.experts import ExpertsClient, RemoteMixtureOfExperts, Trainer, load_experts, shared_token
-from ring_allreduce import Group
+from ring_allreduce import Group, RavnestError
 
 BATCH, SHOWN_EVERY, BALANCE = 64, 20, 0.02
 
@@ -24,9 +24,10 @@ class Network(nn.Module):
 
     def __init__(self, client: ExpertsClient) -> None:
         super().__init__()
-        self.below = nn.Linear(64, 32)
+        (width,) = client.config.input_shape
+        self.below = nn.Linear(64, width)
         self.mixture = RemoteMixtureOfExperts(client, k=4)
-        self.above = nn.Linear(32, 10)
+        self.above = nn.Linear(width, 10)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """(samples, 64) → (samples, 10)"""
@@ -85,7 +86,11 @@ def main(name: str, peer: str, rendezvous: str, trainers: int, steps: int) -> No
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 6:
+    if len(sys.argv) != 6 or not (sys.argv[4].isdecimal() and sys.argv[5].isdecimal()):
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    try:
+        main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    except RavnestError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
