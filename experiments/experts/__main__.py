@@ -5,20 +5,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from experiments.experts import beam, hosting, learning, table
+from experiments.experts import beam, hosting, learning, many, table
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
 TITLE = "Experts behind a hash table"
 INTRO = (
     "How long does it take to find a key among a thousand nodes, is everything found, what does the sudden death of a "
-    "tenth of the nodes cost, and how do searches grow with the table? How much delay do many requests in flight hide, "
-    "what does hosting cost, and is as much learned when requests fail? docs/experiments.md says what each part does."
+    "tenth of the nodes cost, and how do searches grow with the table? Are thousands of experts found? How much delay "
+    "do many requests in flight hide, what does hosting cost, and is as much learned when requests fail? "
+    "docs/experiments.md says what each part does."
 )
 
 PARTS: Mapping[str, Callable[..., Part]] = {
     "table": table.run,
     "beam": beam.run,
+    "many": many.run,
     "delay": hosting.run_delay,
     "hosting": hosting.run_hosting,
     "learning-64": partial(learning.run, 8),

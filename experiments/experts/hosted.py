@@ -83,9 +83,10 @@ def feed_forward(width: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Hosted:
-    """Hosts, by the numbers of their processes, and a caller."""
+    """Hosts, by the numbers of their processes, a caller, and the first node of their table."""
 
     config: ExpertsConfig
+    table: TableThread
     client: ExpertsClient
     endpoint: "DelayedEndpoint"
     processes: Sequence[int]
@@ -135,8 +136,9 @@ def gradient_of(output: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def hosted(config: Mapping[str, Any], claims: Sequence[str]) -> Iterator[Hosted]:
-    """One host for each of `claims` (a pattern), each a process with one thread, and a caller in this process."""
+def hosted(config: Mapping[str, Any], hosts: Sequence[Sequence[str]], within_s: float = START_S) -> Iterator[Hosted]:
+    """A host for each of `hosts` (the command's options), a process with one thread, and a caller in this process. All
+    experts have to be hosted within `within_s`, else it raises ExpertsUnavailable."""
     lines: list[str] = [f"{key}: {value}" for key, value in config.items()]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "experts.yaml"
@@ -145,9 +147,9 @@ def hosted(config: Mapping[str, Any], claims: Sequence[str]) -> Iterator[Hosted]
         table = TableThread(["127.0.0.1:0"], [], identity := new_identity())
         stack.callback(table.close)
         processes = []
-        for number, pattern in enumerate(claims):
+        for number, options in enumerate(hosts):
             words = ["experts", "serve", str(path), "--peer", table.addresses[0], "--name", f"host{number}"]
-            command = [sys.executable, "-m", "ravnest", *words, "--experts", pattern, "--threads", "1"]
+            command = [sys.executable, "-m", "ravnest", *words, *options, "--threads", "1"]
             process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
             processes.append(process.pid)
             stack.callback(process.wait, 30)
@@ -156,8 +158,8 @@ def hosted(config: Mapping[str, Any], claims: Sequence[str]) -> Iterator[Hosted]
         endpoint = DelayedEndpoint(member_name("caller", identity.public_key), token, 0.0)
         client = ExpertsClient(made, table, endpoint, token)
         stack.callback(client.close)
-        client.wait_for_experts(len(made.places), START_S)
-        yield Hosted(made, client, endpoint, processes)
+        client.wait_for_experts(len(made.places), within_s)
+        yield Hosted(made, table, client, endpoint, processes)
 
 
 def throughput(there: Hosted, path: Sequence[Expert], samples: Tensor, *, in_flight: int, seconds: float) -> Passed:

@@ -67,7 +67,7 @@ def run_hosting(*, quick: bool = False) -> Part:
     samples = torch.randn(HIDDEN_BATCH, WIDTH)
     config = {"name": "hosting", "grid": f"[{LAYERS}]", **EXPERT, "batch": f"{{most_samples: {HIDDEN_BATCH}}}"}
     here, there, failed, waited = [], [], [], []
-    with hosted(config, ["*"]) as host:
+    with hosted(config, [["--experts", "*"]]) as host:
         path = list(host.config.places.experts())
         for _ in range(rounds):
             here.append(local(samples, seconds))
@@ -128,7 +128,7 @@ def run_delay(*, quick: bool = False) -> Part:
     config = {"name": "delay", "grid": f"[{LAYERS}]", **EXPERT, "batch": f"{{most_samples: {HIDDEN_BATCH}}}"}
     many: list[list[Beside]] = []
     chain: list[Beside] = []
-    with hosted(config, ["*"]) as host:
+    with hosted(config, [["--experts", "*"]]) as host:
         path = list(host.config.places.experts())
 
         def beside(in_flight: int, delay_s: float) -> Beside:
