@@ -7,12 +7,13 @@ and reads as callers do at first: it takes the records of the first node that ha
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from experiments.experts.virtual import DEADLINE_S, LIFETIME_S, asked, identity_of, made
 from experiments.harness.report import Claim, Panel, Part, Series, Table, median, spread
+from ravnest.dht import Record
 from ravnest.dht.events import AnswerGet, AnswerStore, Entry, GetAsked, StoreAsked
 from ravnest.experts.announcements import claim_entries
 from ravnest.experts.beam_search import BeamSearch
@@ -55,7 +56,7 @@ def search(count: int, side: int, searches: int, *, thorough: bool = False, seed
 
 
 def _announce(table: VirtualTable, host: int, member: str, grid: Grid, experts: Sequence[Expert]) -> None:
-    entries = claim_entries(grid, {expert: ExpertClaim(1, 0, member) for expert in experts})
+    entries = claim_entries(grid, experts, {expert: ExpertClaim(1, 0, member) for expert in experts})
     lasting = tuple(Entry(one.key, one.subkey, one.value, LIFETIME_S) for one in entries)
     _, answer = asked(table, host, partial(StoreAsked, entries=lasting, deadline_s=DEADLINE_S))
     assert isinstance(answer, AnswerStore)
@@ -78,8 +79,15 @@ def _search(
         assert isinstance(answer, AnswerGet)
         spent_s += took_s
         found = {prefix: answer.found[key].records for key, prefix in keys.items()}
-        beam.arrived({prefix: grid.next_coordinates(prefix, one, members) for prefix, one in found.items()})
+        beam.arrived({prefix: _behind(grid, prefix, one, members) for prefix, one in found.items()})
     return spent_s, beam.found()[0]
+
+
+def _behind(grid: Grid, prefix: Expert, records: Sequence[Record], members: Sequence[str]) -> Collection[int]:
+    """The coordinates that the records of a prefix say somebody hosts."""
+    if len(prefix) + 1 < len(grid.sides):
+        return grid.next_coordinates(prefix, records, members)
+    return [expert[-1] for expert in grid.claims(prefix, records, members)]
 
 
 def run(*, quick: bool = False) -> Part:

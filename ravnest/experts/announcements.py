@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ravnest.dht import Entry, EntryStored, HashTable, Stored
-from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, Listens, encoded
+from ravnest.experts.grid import Claim, Dated, Expert, Grid, HostNews, Listens, block_of, blocks, encoded
 from ravnest.experts.table_thread import TableThread
 
 LIFETIME_S = 15.0
@@ -62,25 +62,17 @@ async def look(table: HashTable, grid: Grid, known: Collection[str] = ()) -> See
     return Seen(hosts, callers, claims, complete)
 
 
-def claim_entries(grid: Grid, claims: Mapping[Expert, Claim]) -> list[Entry]:
-    """The records of a host's claims, and of the prefixes that lead to them. They are renewed until withdrawn."""
-    entries = [
-        Entry(grid.prefix_key(expert[:-1]), b"%d" % expert[-1], encoded(claim), LIFETIME_S, renewed=True)
-        for expert, claim in claims.items()
-    ]
-    return entries + [
-        Entry(grid.prefix_key(prefix[:-1]), b"%d" % prefix[-1], SOMEBODY, LIFETIME_S, renewed=True)
-        for prefix in leading_to(claims)
-    ]
+def claim_entries(grid: Grid, changed: Collection[Expert], claims: Mapping[Expert, Claim]) -> list[Entry]:
+    """What a host with these claims has to say when those of the experts in `changed` have come, gone or changed.
 
-
-def withdrawals(grid: Grid, gone: Iterable[Expert], kept: Iterable[Expert]) -> list[Entry]:
-    """The records that withdraw the claims of `gone`, and the prefixes that lead to none of `kept`."""
-    gone = list(gone)
-    entries = [Entry(grid.prefix_key(expert[:-1]), b"%d" % expert[-1], b"", LIFETIME_S) for expert in gone]
-    return entries + [
-        Entry(grid.prefix_key(prefix[:-1]), b"%d" % prefix[-1], b"", LIFETIME_S)
-        for prefix in leading_to(gone) - leading_to(kept)
+    The records of their blocks, and of the prefixes that lead to them. They are renewed; where nothing is left that
+    the host claims, they are withdrawn.
+    """
+    said = {block: encoded(one) for block, one in blocks(claims).items()}
+    said |= dict.fromkeys(leading_to(claims), SOMEBODY)
+    return [
+        Entry(grid.prefix_key(one[:-1]), b"%d" % one[-1], said.get(one, b""), LIFETIME_S, renewed=one in said)
+        for one in sorted({*map(block_of, changed), *leading_to(changed)})
     ]
 
 

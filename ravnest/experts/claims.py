@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ravnest.experts.grid import MOST_TERM, Claim, Expert, expert_text
+from ravnest.experts.grid import MOST_TERM, Claim, Expert, block_of, expert_text
 
 CHECKPOINT_LOOKS = 2
 FRESH_LOOKS = 4
@@ -101,7 +101,8 @@ class Claims:
         others = {expert for expert, claim in claims.items() if claim.member != self._member}
         free = [expert for expert in experts if expert not in others and expert not in self._own]
         self._missing = {expert: self._missing.get(expert, 0) + 1 for expert in free}
-        for expert in sorted(free, key=lambda one: rank(one, self._member), reverse=True):
+        # Neighbours together, since one record of the table says of all of them who hosts them.
+        for expert in sorted(free, key=lambda one: rank(block_of(one), self._member), reverse=True):
             if len(self._own) >= self._most:
                 break
             copy, checkpoint, looks = copies.get(expert), checkpoints.get(expert), self._missing[expert]

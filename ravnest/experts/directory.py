@@ -131,7 +131,7 @@ class Directory:
                 for key, prefix in keys.items():
                     last = len(prefix) + 1 == len(self._grid.sides)
                     claims = self._grid.claims(prefix, found[key].records, self._hosts) if last else {}
-                    behind = self._grid.next_coordinates(prefix, found[key].records, self._hosts)
+                    behind = set() if last else self._grid.next_coordinates(prefix, found[key].records, self._hosts)
                     old = self._known.get(prefix)
                     if old is not None:
                         claims = still_known(old.claims, claims, time.time())

@@ -2,10 +2,10 @@
 
 An expert is named by its coordinates in a grid of d dimensions, as `3.7` in a grid of two. Under the key of a prefix of
 coordinates the table has one sub-key for each next coordinate that somebody hosts (Ryabinin & Gusev, "Learning@home",
-NeurIPS 2020):
+NeurIPS 2020), and under that of the longest prefixes one for each block of neighbouring experts (decision 175):
 
     experts/NAME/at/        sub-key 3  →  somebody hosts an expert that begins with 3
-    experts/NAME/at/3       sub-key 7  →  who hosts 3.7, and by which claim
+    experts/NAME/at/3       sub-key 0  →  which of 3.0 to 3.15 somebody hosts, and by which claims
     experts/NAME/hosts      sub-key MEMBER  →  a host, where it listens, and how busy it is
     experts/NAME/callers    sub-key MEMBER  →  a caller, and where it listens
 
@@ -36,6 +36,9 @@ MOST_DIMENSIONS = 4
 MOST_SIDE = 1024
 MOST_EXPERTS = 1 << 20
 NAME = re.compile(r"[a-z0-9-]{1,24}")
+BLOCK = 16
+"""Neighbours, by their last coordinate, of which one host says in one record which it hosts."""
+
 KEY_DIGITS = 16
 """Digits of the public key that end a member's name."""
 
@@ -68,6 +71,21 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, order=True):
     member: _Member
 
 
+class Claimed(msgspec.Struct, frozen=True, array_like=True):
+    """A claim as the record of its block has it, by the expert's last coordinate."""
+
+    last: Annotated[int, msgspec.Meta(ge=0, lt=MOST_SIDE)]
+    term: Annotated[int, msgspec.Meta(ge=0, le=MOST_TERM)]
+    updates: Annotated[int, msgspec.Meta(ge=0, le=MOST_UPDATES)]
+
+
+class ClaimedBlock(msgspec.Struct, frozen=True, array_like=True):
+    """All claims of one host in one block."""
+
+    member: _Member
+    claimed: Annotated[tuple[Claimed, ...], msgspec.Meta(max_length=BLOCK)]
+
+
 class Listens(msgspec.Struct, frozen=True, array_like=True):
     """Where a member listens; both ports are 0 where it only opens connections outwards. key: of its listener, where
     it encrypts (line_endpoint.py). proof: see Grid.proof_of."""
@@ -91,7 +109,7 @@ class HostNews(msgspec.Struct, frozen=True, array_like=True):
     updates: _Count
 
 
-Value = TypeVar("Value", Claim, Listens, HostNews)
+Value = TypeVar("Value", Claim, ClaimedBlock, Listens, HostNews)
 Told = TypeVar("Told", Listens, HostNews)
 Key = TypeVar("Key", str, tuple[int, ...])
 
@@ -156,7 +174,7 @@ class Grid:
         return found
 
     def prefix_key(self, prefix: Expert) -> bytes:
-        """The key whose sub-keys are the next coordinates behind a prefix."""
+        """The key whose sub-keys are the next coordinates behind a prefix, or the blocks of experts behind it."""
         return f"experts/{self.name}/at/{expert_text(prefix)}".encode()
 
     @property
@@ -195,14 +213,15 @@ class Grid:
         left out."""
         found: dict[Expert, Dated[Claim]] = {}
         for record in records:
-            last, claim = _coordinate(record.subkey), value_of(record, Claim)
-            if last is None or claim is None or last >= self.sides[-1] or claim.member not in hosts:
+            block, said = _coordinate(record.subkey), value_of(record, ClaimedBlock)
+            if block is None or said is None or said.member not in hosts or not is_of(said.member, record.author):
                 continue
-            if not is_of(claim.member, record.author):
-                continue
-            expert = (*prefix, last)
-            if expert not in found or claim > found[expert].value:
-                found[expert] = Dated(claim, record.expires_s)
+            for one in said.claimed:
+                expert, claim = (*prefix, one.last), Claim(one.term, one.updates, said.member)
+                if one.last // BLOCK != block or one.last >= self.sides[-1]:
+                    continue
+                if expert not in found or claim > found[expert].value:
+                    found[expert] = Dated(claim, record.expires_s)
         return found
 
 
@@ -230,9 +249,23 @@ def value_of(record: Record, kind: type[Value]) -> Value | None:
         return None
 
 
-def encoded(value: Claim | Listens | HostNews) -> bytes:
+def encoded(value: ClaimedBlock | Listens | HostNews) -> bytes:
     """The bytes of a value of a record."""
     return msgspec.msgpack.encode(value)
+
+
+def block_of(expert: Expert) -> Expert:
+    """The block that an expert is in: its prefix, and the number of the block behind that."""
+    return (*expert[:-1], expert[-1] // BLOCK)
+
+
+def blocks(claims: Mapping[Expert, Claim]) -> dict[Expert, ClaimedBlock]:
+    """What one host says of the experts that it claims, by block."""
+    found: dict[Expert, list[Claimed]] = {}
+    for expert, claim in sorted(claims.items()):
+        found.setdefault(block_of(expert), []).append(Claimed(expert[-1], claim.term, claim.updates))
+    member = next((claim.member for claim in claims.values()), "")
+    return {block: ClaimedBlock(member, tuple(claimed)) for block, claimed in found.items()}
 
 
 def member_name(label: str, public_key: bytes) -> str:

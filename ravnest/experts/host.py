@@ -25,7 +25,6 @@ from ravnest.experts.announcements import (
     host_entry,
     look,
     member_withdrawal,
-    withdrawals,
 )
 from ravnest.experts.claims import Claims, GiveUp, Kept, Origin, Take, stand_by
 from ravnest.experts.config import ExpertsConfig, build_expert
@@ -42,7 +41,8 @@ from ring_allreduce import PeerStalled, UnknownPeer
 from ring_allreduce.transport import Delivery, Endpoint, Lane, Message
 
 LOOK_S = 2.0
-"""Between two looks at the table."""
+"""Between two looks at the table. After one that takes longer than half of it, the pause is as long as the look: with a
+large grid, on busy machines, all hosts would look without a pause, and no look would come to its end."""
 
 POLL_S = 0.25
 """The longest wait for a message: after it, other work may be due."""
@@ -110,6 +110,8 @@ class ExpertHost:
         self._members = KnownMembers(endpoint, report)
         self._looking: Future[Seen] | None = None
         self._announcer = Announcer(table, report)
+        self._changed: set[Expert] = set()
+        """Of which it is to say in the table whether it claims them."""
         self._look_at_s = 0.0
         self._looks = 0
         now_s = time.monotonic()
@@ -261,6 +263,9 @@ class ExpertHost:
     def _tend(self, now_s: float) -> None:
         if self._looking is not None and self._looking.done():
             looking, self._looking = self._looking, None
+            took_s = now_s - (self._look_at_s - self._look_s)
+            if took_s > self._look_s / 2 > 0:
+                self._look_at_s = max(self._look_at_s, now_s + took_s)
             error = looking.exception()
             if error is not None:
                 self._report(f"a look at the table failed: {error}")
@@ -271,6 +276,8 @@ class ExpertHost:
             self._looking = self._table.run(partial(look, grid=self._grid, known={*self._seen.hosts, self.name}))
             self._looking.add_done_callback(lambda _: self._endpoint.wake())
             self._announcer.say([host_entry(self._grid, self.news())])
+        self._announcer.say(claim_entries(self._grid, self._changed, self._claims.own) if self._changed else [])
+        self._changed.clear()
         self._announcer.tend()
         if now_s >= self._copy_at_s:
             self._copy_at_s = now_s + self._config.copy_every_s
@@ -334,7 +341,7 @@ class ExpertHost:
         self._experts[taken.expert] = expert
         self.figures.began[taken.origin.value] += 1
         self._report(f"{expert_text(taken.expert)}: hosted here, {taken.origin.value}, {expert.updates} updates")
-        self._announcer.say(claim_entries(self._grid, {taken.expert: taken.claim}))
+        self._changed.add(taken.expert)
         return True
 
     def _drop(self, expert: Expert) -> None:
@@ -342,7 +349,7 @@ class ExpertHost:
         del self._experts[expert]
         self._copied.forget(expert)
         self._reply(self._work.drop(expert))
-        self._announcer.say(withdrawals(self._grid, [expert], self._experts))
+        self._changed.add(expert)
 
     def _copy_changed(self, now_s: float) -> None:
         takes = {name: host.most_experts for name, host in self._hosts.items()}
@@ -384,9 +391,6 @@ class ExpertHost:
         left = list(self._experts)
         if left:
             self._report(f"{len(left)} experts were handed to nobody: {', '.join(map(expert_text, left))}")
-        entries = [
-            *withdrawals(self._grid, left, ()),
-            member_withdrawal(self._grid.hosts_key, self._endpoint.name),
-        ]
-        self._announcer.say(entries)
+        self._announcer.say(claim_entries(self._grid, {*left, *self._changed}, {}))
+        self._announcer.say([member_withdrawal(self._grid.hosts_key, self._endpoint.name)])
         self._announcer.end()

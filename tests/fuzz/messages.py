@@ -21,7 +21,7 @@ from ravnest.experts import messages as experts
 from ravnest.experts.claims import Kept
 from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
-from ravnest.experts.grid import Claim, Grid, HostNews, Listens, encoded
+from ravnest.experts.grid import Claimed, ClaimedBlock, Grid, HostNews, Listens, encoded
 from ravnest.experts.request_work import RequestWork
 from ravnest.stage import messages as stage
 from ring_allreduce import InvalidMessage
@@ -153,7 +153,7 @@ def _told(data: bytes) -> object:
 def _records() -> list[bytes]:
     name = "host." + (b"a" * 32).hex()[:16]
     at = Listens(name, "127.0.0.1", 1, 2)
-    return [encoded(one) for one in (Claim(1, 2, name), at, HostNews(at, 1, 2, 3.0, 0.5, 4))]
+    return [encoded(one) for one in (ClaimedBlock(name, (Claimed(0, 1, 2),)), at, HostNews(at, 1, 2, 3.0, 0.5, 4))]
 
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

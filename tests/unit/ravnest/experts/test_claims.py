@@ -12,7 +12,7 @@ from ravnest.experts.claims import (
     rank,
     stand_by,
 )
-from ravnest.experts.grid import MOST_TERM, Claim, Expert, Grid
+from ravnest.experts.grid import BLOCK, MOST_TERM, Claim, Expert, Grid, block_of
 
 GRID = Grid("test", (2, 2))
 EXPERTS = list(GRID.experts())
@@ -91,6 +91,18 @@ def test_no_more_than_there_is_room_for() -> None:
     assert len(look(host)) == 2
     host.gave(next(iter(host.own)))
     assert host.room == 1
+
+
+def test_a_host_claims_neighbours_together_and_another_host_others() -> None:
+    experts = list(Grid("test", (4, 2 * BLOCK)).experts())
+    taken = {}
+    for name in (A, B, C):
+        host = Claims(name, 2 * BLOCK)
+        for _ in range(FRESH_LOOKS):
+            host.looked(experts, {}, {}, {})
+        taken[name] = {block_of(expert) for expert in host.own}
+        assert (len(host.own), len(taken[name])) == (2 * BLOCK, 2)
+    assert len(set.union(*taken.values())) > 2
 
 
 def test_stand_bys_are_spread_and_change_little() -> None:

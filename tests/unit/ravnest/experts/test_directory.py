@@ -21,11 +21,14 @@ class Hosted:
     def __init__(self, *experts: Expert) -> None:
         self.table = TableOfTest(TableContents())
         self.name = member_name("host", self.table.identity.public_key)
+        self.had: set[Expert] = set()
         self.host(*experts)
 
     def host(self, *experts: Expert) -> None:
+        """These, and what it had before."""
+        self.had |= {*experts}
         at = Listens(self.name, "127.0.0.1", 1, 2)
-        entries = claim_entries(GRID, {one: Claim(1, 0, self.name) for one in experts})
+        entries = claim_entries(GRID, self.had, {one: Claim(1, 0, self.name) for one in self.had})
         self.table.run(lambda node: node.store(host_entry(GRID, HostNews(at, 1, 1, 0, 0, 0)), *entries))
 
 
@@ -85,7 +88,7 @@ def test_claims_of_whoever_is_no_host_hide_nothing(hosted: Hosted) -> None:
     stranger = TableOfTest(hosted.table.contents)
     name = member_name("stranger", stranger.public_key)
     claims: dict[Expert, Claim] = {(one, other): Claim(9, 0, name) for one in (0, 1) for other in (0, 1)}
-    stranger.run(lambda node: node.store(*claim_entries(GRID, claims)))
+    stranger.run(lambda node: node.store(*claim_entries(GRID, claims, claims)))
     directory = opened(hosted)
     try:
         found = directory.find(BeamSearch([SCORES], width=2, best=2), {hosted.name, name})

@@ -6,11 +6,16 @@ import pytest
 from ravnest.dht import Record
 from ravnest.errors import InvalidInput
 from ravnest.experts.grid import (
+    BLOCK,
     Claim,
+    Claimed,
+    ClaimedBlock,
     Dated,
     Grid,
     HostNews,
     Listens,
+    block_of,
+    blocks,
     encoded,
     expert_text,
     is_of,
@@ -58,22 +63,42 @@ def test_a_grid_that_cannot_be_is_refused_with_its_key(name: str, sides: tuple[i
     assert caught.value.key == key
 
 
+def block(author: bytes, *claimed: tuple[int, int]) -> bytes:
+    """What an author says of a block: last coordinates, and terms."""
+    said = tuple(Claimed(last, term, 0) for last, term in claimed)
+    return encoded(ClaimedBlock(member_name("host", author), said))
+
+
 def test_the_greatest_claim_of_an_author_who_may_make_it_counts() -> None:
     key = GRID.prefix_key((1,))
     found = GRID.claims(
         (1,),
         [
-            record(key, b"0", encoded(claim(ANNE, term=1)), ANNE),
-            record(key, b"0", encoded(claim(BEN, term=2)), BEN),
-            record(key, b"1", encoded(claim(BEN, term=9)), ANNE),  # in the name of somebody else
-            record(key, b"9", encoded(claim(ANNE)), ANNE),  # outside the grid
-            record(key, b"x", encoded(claim(ANNE)), ANNE),
-            record(key, b"2", b"junk", ANNE),
-            record(key, b"0", encoded(claim(b"c" * 32, term=3)), b"c" * 32),  # who is no host that is known
+            record(key, b"0", block(ANNE, (0, 1), (1, 4)), ANNE),
+            record(key, b"0", block(BEN, (0, 2), (1, 3)), BEN),
+            record(key, b"0", block(BEN, (2, 9)), ANNE),  # in the name of somebody else
+            record(key, b"0", block(ANNE, (9, 1)), ANNE),  # outside the grid
+            record(key, b"1", block(ANNE, (3, 1)), ANNE),  # in another block than it is in
+            record(key, b"x", block(ANNE, (2, 1)), ANNE),
+            record(key, b"0", b"junk", ANNE),
+            record(key, b"0", block(b"c" * 32, (0, 3)), b"c" * 32),  # who is no host that is known
         ],
         {claim(ANNE).member, claim(BEN).member},
     )
-    assert found == {(1, 0): Dated(claim(BEN, term=2), 100.0)}
+    assert found == {(1, 0): Dated(claim(BEN, term=2), 100.0), (1, 1): Dated(claim(ANNE, term=4), 100.0)}
+
+
+def test_a_block_has_the_experts_whose_last_coordinates_are_neighbours() -> None:
+    assert {block_of((2, last)) for last in range(BLOCK)} == {(2, 0)}
+    assert block_of((2, BLOCK)) == (2, 1)
+    assert block_of((BLOCK,)) == (1,)
+    claims = {(2, 1): claim(ANNE, 3, 4), (2, BLOCK): claim(ANNE), (2, 0): claim(ANNE)}
+    name = claim(ANNE).member
+    assert blocks(claims) == {
+        (2, 0): ClaimedBlock(name, (Claimed(0, 1, 0), Claimed(1, 3, 4))),
+        (2, 1): ClaimedBlock(name, (Claimed(BLOCK, 1, 0),)),
+    }
+    assert blocks({}) == {}
 
 
 def test_of_claims_of_one_term_the_one_with_more_updates_counts() -> None:
@@ -114,7 +139,10 @@ def test_only_who_knows_the_token_is_a_member() -> None:
 def test_values_are_bounded() -> None:
     port = msgspec.msgpack.encode([member_name("desk", ANNE), "host", 70_000, 1])
     assert value_of(record(b"k", b"", port, ANNE), Listens) is None
-    assert value_of(record(b"k", b"", encoded(claim(ANNE)), ANNE), Claim) == claim(ANNE)
+    said = ClaimedBlock(claim(ANNE).member, (Claimed(1, 2, 3),))
+    assert value_of(record(b"k", b"", encoded(said), ANNE), ClaimedBlock) == said
+    too_many = msgspec.msgpack.encode([said.member, [[1, 2, 3]] * (BLOCK + 1)])
+    assert value_of(record(b"k", b"", too_many, ANNE), ClaimedBlock) is None
 
 
 def test_what_a_look_misses_counts_until_it_expires() -> None:

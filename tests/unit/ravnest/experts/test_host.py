@@ -1,15 +1,20 @@
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from ravnest.experts import host as host_module
 from ravnest.experts.announcements import caller_entry, claim_entries, host_entry
 from ravnest.experts.claims import OTHERS_LOOKS, Kept
 from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.grid import MOST_TERM, Claim, Expert, HostNews, Listens, member_name
-from ravnest.experts.host import ExpertHost
+from ravnest.experts.host import LOOK_S, ExpertHost
 from ravnest.experts.kept_copies import KeptCopies
 from ravnest.experts.messages import Answer, Backward, Copy, CopyKept, Forward, Hello, Refused, Welcome, codec
 from ring_allreduce import TransportError
@@ -50,8 +55,17 @@ class Town:
         table.run(lambda node: node.store(caller_entry(CONFIG.places, own)))
         self.lines: list[str] = []
 
-    def host(self, wanted: list[Expert], *, most: int = 4, copies: int = 4, folder: Path | None = None) -> ExpertHost:
-        table = TableOfTest(self.contents)
+    def host(
+        self,
+        wanted: list[Expert],
+        *,
+        most: int = 4,
+        copies: int = 4,
+        folder: Path | None = None,
+        table: TableOfTest | None = None,
+        look_s: float = 0.0,
+    ) -> ExpertHost:
+        table = table or TableOfTest(self.contents)
         endpoint = self.network.endpoint(member_name("host", table.identity.public_key), codec())
         endpoint.address = PeerAddress("in-process", 1, 1)  # what the table says has ports
         self.caller.connect({endpoint.name: endpoint.address})
@@ -64,7 +78,7 @@ class Town:
             copies=KeptCopies(copies, 10_000),
             wanted=wanted,
             folder=folder,
-            look_s=0.0,
+            look_s=look_s,
             report=self.lines.append,
         )
 
@@ -144,6 +158,45 @@ def test_what_one_look_misses_is_not_taken_over() -> None:
     town.contents.hidden = {CONFIG.places.prefix_key(()), CONFIG.places.prefix_key((0,))}
     steps(right, times=OTHERS_LOOKS + 3)
     assert set(right.experts) == set(RIGHT)
+
+
+class Slow(TableOfTest):
+    """A node whose looks end when `end` says so."""
+
+    looks = 0
+    looking: tuple[partial[Any], Future[Any]] | None = None
+
+    def run(self, work: Callable[..., Any]) -> Future[Any]:
+        if not isinstance(work, partial):  # something is said
+            return super().run(work)
+        self.looks += 1
+        self.looking = work, Future()
+        return self.looking[1]
+
+    def end(self) -> None:
+        assert self.looking is not None
+        work, future = self.looking
+        future.set_result(super().run(work).result())
+
+
+def test_a_look_that_takes_long_is_followed_by_a_pause_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(host_module, "time", SimpleNamespace(monotonic=lambda: now_s, time=lambda: 0.0))
+    town = Town()
+    table = Slow(town.contents)
+    host = town.host(LEFT, table=table, look_s=LOOK_S)
+    pauses = []
+    for took_s in (0.0, 0.4 * LOOK_S, 3 * LOOK_S):
+        host.step()
+        looks = table.looks
+        now_s += took_s
+        table.end()
+        ended_s = now_s
+        while table.looks == looks:
+            host.step()
+            now_s += LOOK_S / 16
+        pauses.append(now_s - LOOK_S / 16 - ended_s)
+    assert pauses == pytest.approx([LOOK_S, 0.6 * LOOK_S, 3 * LOOK_S], abs=LOOK_S / 8)
 
 
 def test_of_two_hosts_that_claim_one_expert_one_gives_it_up() -> None:
@@ -301,7 +354,7 @@ def test_a_claim_of_a_stranger_takes_no_expert_whatever_it_says() -> None:
         other = TableOfTest(town.contents)
         name = member_name("other", other.public_key)
         at = Listens(name, "127.0.0.1", 1, 1, proof=proof_of(other, token))
-        greatest = claim_entries(CONFIG.places, {(0, 0): Claim(MOST_TERM, 0, name)})
+        greatest = claim_entries(CONFIG.places, [(0, 0)], {(0, 0): Claim(MOST_TERM, 0, name)})
         other.run(lambda node, at=at, said=greatest: node.store(host_entry(CONFIG.places, news(at)), *said))
         steps(left)
         if token != TOKEN:
