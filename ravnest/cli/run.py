@@ -10,11 +10,14 @@ import json
 import sys
 from contextlib import ExitStack, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ravnest.cli.watch import PORT, page_beside
+
+if TYPE_CHECKING:
+    from ravnest.driver.observe.report import Observer, RunEvent
 
 
 def run(
@@ -87,13 +90,14 @@ def run(
 
     console = lasting_console(stderr=as_json, soft_wrap=True)
     view = LiveView(console) if console.is_terminal else PlainView(console)
+    observer: Observer = view
     # Ray and the job's own code may print: with --json, stdout holds the result alone.
     with ExitStack() as leaving:
         if page:
             from ravnest.checkpoints.run_folder import choose_folder
 
             out = choose_folder(out, resume=resume).path
-            note(f"page: {leaving.enter_context(page_beside(out, page_port))}")
+            observer = _WithLink(view, leaving.enter_context(page_beside(out, page_port)))
         leaving.enter_context(view)
         leaving.enter_context(redirect_stdout(sys.stderr) if as_json else nullcontext())
         result = ravnest.run(
@@ -104,7 +108,7 @@ def run(
             encrypt=encrypt,
             timeline=timeline,
             out=out,
-            observer=view,
+            observer=observer,
             warn=note,
         )
     if as_json:
@@ -120,8 +124,24 @@ def run(
         raise typer.Exit(ravnest.Interrupted.exit_code)
 
 
+class _WithLink:
+    """Tells the link of the run's page when the first step begins behind all that may refuse the run."""
+
+    def __init__(self, observer: Observer, link: str) -> None:
+        self._observer, self._link = observer, link
+
+    def on(self, event: RunEvent) -> None:
+        from ravnest.cli.views.progress import note
+        from ravnest.driver.observe.report import PhaseEvent
+
+        if self._link and isinstance(event, PhaseEvent) and event.name != "preparing":
+            note(f"page: {self._link}")
+            self._link = ""
+        self._observer.on(event)
+
+
 def _refuse_early(plan: Path, address: str | None) -> None:
-    """Raise what the run would raise at once, before a folder is made and the link of its page is told."""
+    """Raise what the run would raise at once, before a folder is made and a page is served."""
     from ravnest.files import load_plan
 
     made = load_plan(plan)

@@ -248,7 +248,10 @@ def export_run(
     Raises InvalidInput as check_export does, and as save_weights, save_huggingface and to_tensorboard do.
     """
     check_export(weights, huggingface, tensorboard, dtype=dtype, part_gb=part_gb, force=force)
-    points = None if tensorboard is None else to_tensorboard(run, tensorboard)
+    points = None
+    if tensorboard is not None:
+        step(f"writing the metrics to {tensorboard}")
+        points = to_tensorboard(run, tensorboard, progress)
     if weights is None and huggingface is None:
         return Exported((), points)
     opened = open_run(run, job_path)

@@ -6,6 +6,7 @@ metrics.jsonl how far it is, and summary.json how it ended.
 
 import difflib
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class RunState:
     owner: str | None
     """The process that runs it, or of a killed or unknown run the last one that did, in words."""
     phase: str | None
+    """The last one that was written down; None of a running one that has not come to its first in this session."""
     progress: ProgressEvent | None
     """The last one that was written down, with the last loss of each cluster."""
     held_out_loss: float | None
@@ -72,7 +74,8 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
     now_s = time.time() if now_s is None else now_s
     lock, owner = look_at_lock(path)
     last = last_records(folder.metrics, _KINDS)
-    phase, evaluated = last.get("phase", {}).get("name"), last.get("evaluated", {})
+    phase = None if lock == "held" and _starts(path, last.get("phase")) else last.get("phase", {}).get("name")
+    evaluated = last.get("evaluated", {})
     loss, samples = evaluated.get("loss"), evaluated.get("samples")
     end = _end(folder.metrics) if lock == "free" else None
     state = state_of(
@@ -96,6 +99,26 @@ def run_state(path: Path, now_s: float | None = None) -> RunState:
         logs=tuple(sorted(one.name for one in folder.ray_log.parent.glob("*.log"))),
         reason=str(end["reason"]) if end is not None and "reason" in end and state == "failed" else None,
     )
+
+
+def _starts(path: Path, phase: Mapping[str, object] | None) -> bool:
+    """Whether a run that goes on has written nothing of this session but what comes before a phase."""
+    metrics = RunFolder(path).metrics
+    last, lock, wrote = last_record(metrics), _stat(path / LOCK), _stat(metrics)
+    if (
+        phase is None
+        or last is None
+        or (lock is not None and wrote is not None and wrote.st_mtime_ns < lock.st_mtime_ns)
+    ):
+        return True
+    return last["kind"] == "failed" or float(str(last["at_s"])) < float(str(phase["at_s"])) - 1.0
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 def _end(metrics: Path) -> Mapping[str, object] | None:
@@ -201,7 +224,5 @@ def _stopped_early(summary: Path) -> bool | None:
 
 
 def _age_s(path: Path, now_s: float) -> float | None:
-    try:
-        return max(0.0, now_s - path.stat().st_mtime)
-    except OSError:
-        return None
+    found = _stat(path)
+    return None if found is None else max(0.0, now_s - found.st_mtime)

@@ -5,33 +5,55 @@ it is waited for, the run's answer: an event of metrics.jsonl, or its end.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.run_lock import look_at_lock
 from ravnest.driver.node_requests import RunKind, RunRequest, put_request
-from ravnest.driver.observe.report import CheckpointRefusedEvent, CheckpointWrittenEvent, EvaluatedEvent, RunEvent
+from ravnest.driver.observe.metrics_file import last_records
+from ravnest.driver.observe.report import (
+    CheckpointRefusedEvent,
+    CheckpointWrittenEvent,
+    ClusterLostEvent,
+    EvaluatedEvent,
+    RestartedEvent,
+    RunEvent,
+)
 from ravnest.errors import InvalidInput
 from ravnest.results.run_log import events_in, lines_since
 from ravnest.results.run_state import find_run, run_state
 
 _LOOK_S = 0.2
-_ANSWERS: dict[str, tuple[type[RunEvent], ...]] = {
-    "checkpoint": (CheckpointWrittenEvent, CheckpointRefusedEvent),
-    "evaluate": (EvaluatedEvent,),
-}
-"""By request: the events that answer it. The end of the run answers all."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that a run will take, and where its metrics.jsonl ended when it was made."""
+    """A request that a run will take, and how far the run had come when it was made: a checkpoint or an evaluation that
+    was under way then is not the answer. The end of the run answers all."""
 
     run: Path
     kind: RunKind
     metrics_bytes: int
+    """Where its metrics.jsonl ended."""
+    round: int = 0
+    """The last committed one: 0 before the first."""
+    samples: int = 0
+    """Of the fleet."""
+
+    def is_answered_by(self, event: RunEvent) -> bool:
+        """Whether that is what was asked for: of a later round, of weights that have trained on more samples."""
+        match event:
+            case CheckpointWrittenEvent() | CheckpointRefusedEvent():
+                return self.kind == "checkpoint" and event.round > self.round
+            case EvaluatedEvent():
+                return self.kind == "evaluate" and (event.final or event.samples > self.samples)
+        return False
+
+    def gone_back(self) -> "Asked":
+        """The same, of a run that has fewer samples or rounds since: whatever comes next is the answer."""
+        return replace(self, round=-1, samples=-1)
 
 
 def ask(run: Path, kind: RunKind) -> Asked:
@@ -41,7 +63,9 @@ def ask(run: Path, kind: RunKind) -> Asked:
     """
     path = require_running(run)
     metrics = RunFolder(path).metrics
-    asked = Asked(path, kind, metrics.stat().st_size if metrics.exists() else 0)
+    size = metrics.stat().st_size if metrics.exists() else 0
+    last = last_records(metrics, ("round", "progress"))
+    asked = Asked(path, kind, size, _count(last, "round", "round"), _count(last, "progress", "samples"))
     put_request(path, RunRequest(kind))
     return asked
 
@@ -64,15 +88,21 @@ def answer(
 ) -> RunEvent | None:
     """Wait for the event that answers a request; None where the run ends before, or in `within_s` seconds nothing
     has come. `now` and `wait` are the clock, in seconds."""
-    wanted = _ANSWERS.get(asked.kind, ())
     metrics, at = RunFolder(asked.run).metrics, asked.metrics_bytes
     until_s = now() + within_s
     while True:
         ended = look_at_lock(asked.run)[0] in ("free", "left")  # asked first: what it wrote before is read below
         lines, at = lines_since(metrics, at)
         for event in events_in(lines):
-            if isinstance(event, wanted):
+            if asked.is_answered_by(event):
                 return event
+            if isinstance(event, ClusterLostEvent | RestartedEvent):
+                asked = asked.gone_back()
         if ended or now() >= until_s:
             return None
         wait(_LOOK_S)
+
+
+def _count(records: Mapping[str, Mapping[str, object]], kind: str, key: str) -> int:
+    found = records.get(kind, {}).get(key)
+    return found if isinstance(found, int) else 0

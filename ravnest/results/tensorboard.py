@@ -4,7 +4,7 @@ In: the metrics.jsonl of a run, which may still be going on. Out: event files. E
 that the fleet had made by then, so that those of a cluster that joined late stand beside those of the others.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,12 @@ def _values(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
             yield f"tensor_bytes/{record['cluster']}.s{record['stage']}", sum(record["tensor_bytes"].values())
 
 
-def to_tensorboard(run_dir: Path, out_dir: Path) -> int:
-    """Write event files into `out_dir`, in place of those that are there, and return the number of points.
+_TOLD_EVERY = 1000
+
+
+def to_tensorboard(run_dir: Path, out_dir: Path, progress: Callable[[float], None] = lambda done: None) -> int:
+    """Write event files into `out_dir`, in place of those that are there, and return the number of points. `progress`
+    hears which share of them is written, from 0 to 1.
 
     Raises InvalidInput where there is no such run, where tensorboard is not installed, or where the folder cannot be
     written.
@@ -117,6 +121,8 @@ def to_tensorboard(run_dir: Path, out_dir: Path) -> int:
     except OSError as error:
         raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(out_dir)) from None
     with writer:
-        for point in points:
+        for number, point in enumerate(points):
+            if number % _TOLD_EVERY == 0:
+                progress(number / len(points))
             writer.add_scalar(point.curve, point.value, point.step, walltime=point.at_s)
     return len(points)

@@ -54,7 +54,7 @@ def show_status(run: RunState, console: Console) -> None:
     if run.state == "running":
         rows.append(("phase", run.phase or "starting"))
     if run.progress is not None:
-        rows.append(("samples", _samples(run.progress, goes_on=run.state == "running")))
+        rows.append(("samples", _samples(run.progress, goes_on=run.state == "running" and run.phase is not None)))
     if run.held_out_loss is not None:
         rows.append(("held-out loss", f"{loss_text(run.held_out_loss)} after {run.held_out_samples:,} samples"))
     if run.checkpoint is not None:
@@ -70,7 +70,8 @@ def show_status(run: RunState, console: Console) -> None:
 
 def run_document(run: RunState) -> object:
     """Returns the state as JSON has it."""
-    left_s = time_left_s(run.progress) if run.progress is not None and run.state == "running" else None
+    trains = run.state == "running" and run.phase is not None
+    left_s = time_left_s(run.progress) if run.progress is not None and trains else None
     return json_value({**asdict(run), "left_s": left_s})
 
 

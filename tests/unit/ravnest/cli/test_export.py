@@ -1,10 +1,14 @@
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from ravnest.cli.main import app, describe
+from ravnest.cli.views import tables
 from ravnest.driver.observe.metrics_file import MetricsWriter
 
 RUNNER = CliRunner()
@@ -48,6 +52,22 @@ def test_metrics_need_no_plan(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["export", str(tmp_path), "--tensorboard", str(tmp_path / "t")])
     assert result.exit_code == 0, result.output
     assert "Wrote 1 points." in result.output
+
+
+def test_how_far_it_is_stands_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*given: Any) -> list[Path]:
+        given[-1](0.25)
+        return [Path("mine.safetensors")]
+
+    terminal = StringIO()
+    monkeypatch.setattr(tables, "console", lambda **_: Console(file=terminal, force_terminal=True, width=80))
+    monkeypatch.setattr("ravnest.results.export.open_run", lambda *_: SimpleNamespace(folder=tmp_path))
+    monkeypatch.setattr("ravnest.results.export.open_weights_of_run", lambda run: None)
+    monkeypatch.setattr("ravnest.results.export.save_weights", save)
+    result = RUNNER.invoke(app, ["export", "r", "--weights", "mine.safetensors"])
+    assert result.exit_code == 0, result.output
+    assert "writing the weights to mine.safetensors … 25%" in terminal.getvalue()
+    assert "Wrote mine.safetensors" in result.stdout
 
 
 def test_the_file_that_is_being_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

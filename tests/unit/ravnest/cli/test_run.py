@@ -15,15 +15,17 @@ import ravnest
 from cluster_planner import Plan
 from ravnest.cli import run as run_command
 from ravnest.cli.main import app
-from ravnest.driver.observe.report import RunResult
+from ravnest.driver.observe.report import PhaseEvent, RunResult
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, result: RunResult) -> dict[str, Any]:
-    given: dict[str, Any] = {"result": result}
+    given: dict[str, Any] = {"result": result, "phases": ()}
 
     def run(plan: Path, **options: Any) -> RunResult:
         given.update(options, plan=plan)
+        for phase in given["phases"]:
+            options["observer"].on(PhaseEvent(phase))
         sys.stdout.write("the job's own words\n")
         options["warn"]("plan.yaml: figures are not of the plan as it stands")
         return given["result"]
@@ -75,13 +77,16 @@ def test_with_a_page_its_link_is_told_and_the_folder_is_chosen_before(
         served.append("ended")
 
     monkeypatch.setattr(run_command, "page_beside", page_beside)
-    told = CliRunner().invoke(
-        app, ["run", str(tmp_path / "p.yaml"), "--out", str(tmp_path / "r"), "--page", "--page-port", "7"]
-    )
+    command = ["run", str(tmp_path / "p.yaml"), "--out", str(tmp_path / "r"), "--page", "--page-port", "7"]
+    asked["phases"] = ["preparing"]  # where it is refused, nothing is told
+    assert "http://here" not in CliRunner().invoke(app, command).output
+    asked["phases"] += ["starting Ray", "training"]
+    served.clear()
+    told = CliRunner().invoke(app, command)
     assert told.exit_code == 0, told.output
     assert served == [(tmp_path / "r", 7), "ended"]
     assert asked["out"] == tmp_path / "r"
-    assert "note: page: http://here" in told.stderr
+    assert told.stderr.count("note: page: http://here") == 1
 
 
 @pytest.mark.parametrize("option", ["--page", "--detach"])

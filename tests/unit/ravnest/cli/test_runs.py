@@ -42,6 +42,7 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
 
 def test_a_running_run_says_what_is_left(runs: Path) -> None:
     lock = RunLock(runs / "now")
+    (runs / "now/metrics.jsonl").touch()  # it has written since it began
     text = " ".join(shown("status", str(runs / "now")).split())
     document = json.loads(shown("status", str(runs / "now"), "--json"))
     lock.release()

@@ -49,12 +49,29 @@ def crashed(path: Path) -> None:
 def test_a_running_run_is_told_by_its_lock_with_its_process(tmp_path: Path) -> None:
     run = run_with(tmp_path / "r", PhaseEvent("training"), PROGRESS, EvaluatedEvent(240, 2.5, {}, final=False))
     lock = RunLock(run)
+    (run / "metrics.jsonl").touch()
     found = run_state(run)
     lock.release()
     assert (found.state, found.phase, found.progress) == ("running", "training", PROGRESS)
     assert (found.held_out_loss, found.held_out_samples) == (2.5, 240)
     assert f"process {os.getpid()} on" in str(found.owner)
     assert run_state(run).state == "failed"  # its process gave the lock back without coming to an end
+
+
+def test_a_resumed_run_is_in_no_phase_until_it_has_come_to_one(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "r", PROGRESS, PROGRESS, PROGRESS, PhaseEvent("saving"), stopped_early=True)
+    metrics = run / "metrics.jsonl"
+    lock = RunLock(run)
+    os.utime(metrics, (1000, 1000))
+    assert (run_state(run).state, run_state(run).phase) == ("running", None)  # it has written nothing yet
+    with MetricsWriter(metrics) as writer:
+        writer.write("stage", 0.0, cluster="c0", stage=0, process_bytes=1)
+        assert run_state(run).phase is None
+        writer.write("phase", 0.0, name="training", detail="")
+        assert run_state(run).phase == "training"
+        writer.write("failed", 9.0, reason="no room", at_once=False)
+        assert run_state(run).phase is None  # it is resumed once more
+    lock.release()
 
 
 def test_a_run_that_failed_says_why_unless_it_has_gone_on_since(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a run is asked for, and its answer: the run is a folder with a lock, and the test writes what it would."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from ravnest.checkpoints.run_lock import RunLock
 from ravnest.driver.node_requests import RunRequest, take_requests
 from ravnest.driver.observe.report import (
     CheckpointWrittenEvent,
+    ClusterLostEvent,
     EvaluatedEvent,
     PhaseEvent,
+    ProgressEvent,
+    RoundCommittedEvent,
     RunEvent,
     as_plain,
     kind_of,
@@ -47,6 +51,27 @@ def test_a_request_is_answered_by_what_comes_after_it(tmp_path: Path) -> None:
     asked = ask(run.path, "checkpoint")
     assert take_requests(run.path) == [RunRequest("checkpoint")]
     assert answer(asked, 60.0, now=run.now, wait=run.wait) == SAVED
+    run.lock.release()
+
+
+def test_what_was_under_way_when_it_was_asked_for_is_no_answer(tmp_path: Path) -> None:
+    committed, progress = RoundCommittedEvent(2, 100), ProgressEvent(9.0, 130, None, ())
+    earlier, later = EvaluatedEvent(120, 2.0, {}, final=False), EvaluatedEvent(140, 1.9, {}, final=False)
+    run = Run(run_with(tmp_path / "r", committed, progress), earlier, SAVED, later, replace(SAVED, round=3))
+    asked = ask(run.path, "evaluate"), ask(run.path, "checkpoint")
+    assert answer(asked[0], 60.0, now=run.now, wait=run.wait) == later
+    assert answer(asked[1], 60.0, now=run.now, wait=run.wait) == replace(SAVED, round=3)
+    run.lock.release()
+
+
+def test_of_a_run_that_has_gone_back_the_next_is_the_answer(tmp_path: Path) -> None:
+    lost = ClusterLostEvent("c0", "c0.s1", "desk", "it died", 60, ("c1",))
+    after = EvaluatedEvent(90, 2.0, {}, final=False)
+    run = Run(run_with(tmp_path / "r", ProgressEvent(9.0, 130, None, ())), lost, after)
+    assert answer(ask(run.path, "evaluate"), 60.0, now=run.now, wait=run.wait) == after
+    last = EvaluatedEvent(130, 1.5, {}, final=True)
+    run.events.append(last)
+    assert answer(ask(run.path, "evaluate"), 60.0, now=run.now, wait=run.wait) == last
     run.lock.release()
 
 
