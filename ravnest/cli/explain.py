@@ -24,6 +24,8 @@ REFERENCE = Path(__file__).with_name("file_reference.txt")
 _WIDTH = 79
 _HEADING = re.compile(r"(#{2,3}) (.*)")
 _BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
+_MARK = re.compile(r"- |\d+\. ")
+"""How the item of a list begins."""
 _CODE = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#]*)#?([^)]*)\)")
 _SHORTEST = 3
@@ -85,6 +87,9 @@ def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
 
 def _about(key: str, entries: Sequence[Entry]) -> list[Entry]:
     """What is about the key itself, or uses it in a text or an example."""
+    file = [entry for entry in entries if key in (*entry.keys, *entry.place[-1:])]
+    if "." in key and file:  # in whose name a dot parts nothing: `metrics.jsonl`, `.page-token`
+        return file
     *above, name = key.removesuffix(".yaml").split(".")
     here = [entry for entry in entries if all(_is_under(entry, part) for part in above)]
     found = [entry for entry in here if name in entry.keys]
@@ -95,7 +100,7 @@ def _about(key: str, entries: Sequence[Entry]) -> list[Entry]:
     if not found and name:  # in an example, such as `{between: [a, b], latency_ms: 3.1}`
         written = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
         found = [entry for entry in here if any(map(written.search, [*_examples(entry.text), entry.default]))]
-    return found
+    return found or [entry for entry in entries if key in _CODE.findall(entry.text)]
 
 
 def _section(entry: Entry) -> str:
@@ -134,11 +139,28 @@ def shown(entry: Entry, key: str = "") -> str:
     where = " › ".join(entry.place)
     default = f" (default: {_plain(entry.default, key)})" if entry.default else ""
     keys = f": {', '.join(entry.keys)}" if entry.keys else ""
-    if "```" in entry.text or entry.text.startswith(("-", "1.")):
-        text = _plain(entry.text, key)
-    else:
-        text = fill(_plain(" ".join(entry.text.split()), key), _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return f"{where}{keys}{default}\n{text}\n"
+    heading = _filled(f"{where}{keys}{default}", hang="    ")
+    parts = [_plain(part, key) if part.startswith("```") else _listed(part, key) for part in _parts(entry.text)]
+    return "\n".join([heading, *filter(None, parts)]) + "\n"
+
+
+def _parts(text: str) -> list[str]:
+    """An entry's text in pieces: examples, and what stands before and between them."""
+    return [part for part in re.split(r"(```yaml\n.*?```)", text, flags=re.DOTALL) if part.strip()]
+
+
+def _listed(text: str, key: str) -> str:
+    """A paragraph, or the items of a list, each filled by itself."""
+    items = re.split(r"\n(?=- |\d+\. )", text)
+    marks = [_MARK.match(item) for item in items]
+    return "\n".join(
+        _filled(_plain(" ".join(item.split()), key), hang="" if mark is None else " " * len(mark[0]))
+        for item, mark in zip(items, marks, strict=True)
+    )
+
+
+def _filled(text: str, *, hang: str) -> str:
+    return fill(text, _WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
 
 
 def _plain(text: str, key: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from cluster_planner.files.schema import FleetFile
+from cluster_planner.files.schema import FleetFile, PlanFile
 from ravnest.cli.explain import MOST_MENTIONS, REFERENCE, Entry, about, entries_of, shown
 from ravnest.cli.main import app
 from ravnest.errors import InvalidInput
@@ -63,8 +63,8 @@ def keys_of(model: type[BaseModel]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("key", sorted(keys_of(FleetFile) | keys_of(Job)))
-def test_each_key_that_a_user_writes_is_explained(entries: list[Entry], key: str) -> None:
+@pytest.mark.parametrize("key", sorted(keys_of(FleetFile) | keys_of(Job) | keys_of(PlanFile)))
+def test_each_key_of_a_file_is_explained(entries: list[Entry], key: str) -> None:
     assert about(key, entries)
 
 
@@ -76,11 +76,27 @@ def test_a_key_that_only_an_example_has_is_found_in_it(entries: list[Entry]) -> 
             about(nothing, entries)
 
 
-def test_nothing_is_wider_than_a_terminal_and_no_markup_of_links_is_left(entries: list[Entry]) -> None:
-    texts = [shown(entry).split("\n", 1)[1] for entry in entries]
-    assert not any("](" in text for text in texts)
-    prose = [text for entry, text in zip(entries, texts, strict=True) if entry.keys]
-    assert max(len(line) for text in prose for line in text.splitlines() if " " in line) < 80
+def test_nothing_is_wider_than_a_terminal_and_no_markup_is_left(entries: list[Entry]) -> None:
+    texts = [shown(entry) for entry in entries]
+    assert not any("](" in text or "```" in text for text in texts)
+    assert [line for text in texts for line in text.splitlines() if len(line) > 79 and " " in line.strip()] == []
+
+
+def test_a_list_is_shown_item_by_item_and_an_example_as_it_is() -> None:
+    text = "- the first, " + "long " * 20 + "\n  and on\n- the second\n\n1. one"
+    lines = shown(Entry(("here",), (), text)).splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == ["here", lines[1], "- the second", "1. one"]
+    assert lines[2].startswith("  long") or lines[2].startswith("  and")
+    example = "Such as\n```yaml\na:   1\n  - {b: 2}\n```\nor less."
+    assert shown(Entry(("here",), (), example)) == "here\nSuch as\na:   1\n  - {b: 2}\nor less.\n"
+
+
+@pytest.mark.parametrize("name", [".page-token", "metrics.jsonl", "history.jsonl", "summary.json", "driver.json"])
+def test_a_file_that_a_run_writes_is_explained_by_its_name(entries: list[Entry], name: str) -> None:
+    found = about(name, entries)
+    assert any(name in entry.keys for entry in found)
+    assert all(entry.place[0] == "What a run writes" for entry in found)
+    assert any("`output.log`" in entry.text for entry in about("output.log", entries))
 
 
 def test_an_unknown_key_is_answered_with_those_that_are_spelt_alike(entries: list[Entry]) -> None:
