@@ -42,8 +42,8 @@ def loss_figure(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, fl
     """Return a figure of the training loss of each cluster (thin), the held-out loss (thick, with marks) and baselines
     (dashed).
 
-    records: lines of metrics.jsonl, as `ravnest.driver.observe.metrics_file.read_metrics` gives them; other kinds are
-    skipped.
+    records: lines of metrics.jsonl or history.jsonl, as `ravnest.driver.observe.metrics_file` gives them; other kinds
+    are skipped.
     """
     trained: dict[str, list[tuple[int, float]]] = defaultdict(list)
     held_out: list[tuple[int, float]] = []
@@ -52,6 +52,9 @@ def loss_figure(records: Iterable[Mapping[str, Any]], baselines: Mapping[str, fl
             for cluster in record["clusters"]:
                 if cluster["loss"] is not None:
                     trained[cluster["name"]].append((record["samples"], cluster["loss"]))
+        elif record["kind"] == "past":
+            for name, loss in record["losses"].items():
+                trained[name].append((record["samples"], loss))
         elif record["kind"] == "evaluated" and record["loss"] is not None:
             held_out.append((record["samples"], record["loss"]))
     figure, axes = blank(width_in=9.0, height_in=5.0)

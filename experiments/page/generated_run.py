@@ -1,11 +1,13 @@
 """A run of many nodes that trains nothing: its folder is written as a run writes it.
 
-In: a plan. Out: a folder with plan.yaml and a growing metrics.jsonl. Each second has a record of progress, one of the
-stages' times, and the updates of those stages whose turn it is; every fifth has what each link of the pipelines and
-rings carries; each minute has a round. The memory of the stages comes at the beginning. The same seed gives the same
-figures.
+In: a plan. Out: a folder with plan.yaml, and a growing metrics.jsonl with its history.jsonl. Each second has a record
+of progress, one of the stages' times, and the updates of those stages whose turn it is; every fifth has what each link
+of the pipelines and rings carries; each minute has a round. The memory of the stages comes at the beginning. The same
+seed gives the same figures.
 """
 
+import json
+import os
 import random
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,7 +15,8 @@ from pathlib import Path
 
 from cluster_planner import Plan, save_plan
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import MetricsWriter
+from ravnest.driver.observe.history import PARTS, History
+from ravnest.driver.observe.metrics_file import HISTORY, MetricsWriter, records_from_end
 from ravnest.pipeline import stage_name
 
 UPDATE_EVERY_S = 4
@@ -30,7 +33,8 @@ class GeneratedRun:
         folder.mkdir(parents=True, exist_ok=True)
         save_plan(plan, folder / "plan.yaml")
         self._plan, self._chance, self._second = plan, random.Random(seed), 0
-        self._writer = MetricsWriter(folder / "metrics.jsonl")
+        self.metrics = folder / "metrics.jsonl"
+        self._writer = MetricsWriter(self.metrics)
         self._event(report.PhaseEvent("training"))
         for cluster, index, _ in self._stages():
             parts = {"weights": 20_000_000, "optimizer": 40_000_000, "activations": 10_000_000}
@@ -47,9 +51,35 @@ class GeneratedRun:
             if self._second % LINKS_EVERY_S == 0:
                 self._writer.write("links", self._second, links=list(self._links()))
             if self._second % 60 == 0:
-                received = {stage_name(cluster, index): 12_000_000 for cluster, index, _ in self._stages()}
-                self._event(report.RoundCommittedEvent(self._second // 60, self._samples(), 20.0, None, received))
-                self._event(report.NoticeEvent(f"a minute has passed: the {self._second // 60}."))
+                for event in self._minute():
+                    self._event(event)
+
+    def days(self, count: int) -> None:
+        """Go on as if so many days had passed. Their history is written as a run writes it; for the lines of
+        metrics.jsonl there is a hole as long as they would be, which nobody reads who reads the history."""
+        self.seconds(60)
+        self._writer.close()
+        until, a_second = self._second + count * 86_400, self.metrics.stat().st_size / self._second
+        history = History(next(records_from_end(self.metrics.with_name(HISTORY), "past"), None))
+        with self.metrics.with_name(HISTORY).open("a") as file:
+            while self._second < until:
+                self._second += min(max(1, self._second // PARTS), 60 - self._second % 60)
+                happened = (*(self._minute() if self._second % 60 == 0 else ()), self._progressed())
+                for event in happened:
+                    record = {"kind": report.kind_of(event), "at_s": self._second, **report.as_plain(event)}
+                    kept = history.take(record, round(self._second * a_second))
+                    file.writelines(json.dumps(each, separators=(",", ":")) + "\n" for each in kept)
+        with self.metrics.open("r+b") as hole:
+            hole.truncate(round(self._second * a_second))
+            hole.seek(0, os.SEEK_END)
+            hole.write(b"\n")
+        self._writer = MetricsWriter(self.metrics)
+
+    def _minute(self) -> Iterator[report.RunEvent]:
+        number = self._second // 60
+        received = {stage_name(cluster, index): 12_000_000 for cluster, index, _ in self._stages()}
+        yield report.RoundCommittedEvent(number, self._samples(), 20.0, None, received)
+        yield report.NoticeEvent(f"a minute has passed: the {number}.")
 
     def close(self) -> None:
         self._writer.close()
@@ -88,7 +118,7 @@ class GeneratedRun:
     def _samples(self) -> int:
         return len(self._plan.clusters) * SAMPLES_AN_UPDATE * (self._second // UPDATE_EVERY_S)
 
-    def _progress(self) -> None:
+    def _progressed(self) -> report.ProgressEvent:
         updates = self._second // UPDATE_EVERY_S
         clusters = tuple(
             report.ClusterProgress(
@@ -96,7 +126,10 @@ class GeneratedRun:
             )
             for each in self._plan.clusters
         )
-        self._event(report.ProgressEvent(self._second, self._samples(), 10**8, clusters))
+        return report.ProgressEvent(self._second, self._samples(), 10**10, clusters)
+
+    def _progress(self) -> None:
+        self._event(self._progressed())
         stages = {}
         for cluster, index, _ in self._stages():
             compute = self._chance.uniform(0.3, 0.95)

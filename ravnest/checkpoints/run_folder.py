@@ -3,8 +3,8 @@
 In: the user's --out and --resume. Out: the paths of a run's files, and refusals to overwrite anything. While a run
 goes on, its process owns the folder (run_lock.py).
 
-RUN/plan.yaml  metrics.jsonl  checkpoints/  weights.safetensors or weights/  loss.png  summary.json  trace.json  logs/
-    rehearsal (the mark of a rehearsal, which no resume takes unasked)
+RUN/plan.yaml  metrics.jsonl  history.jsonl  checkpoints/  weights.safetensors or weights/  loss.png  summary.json
+    trace.json  logs/  rehearsal (the mark of a rehearsal, which no resume takes unasked)
 """
 
 import contextlib
@@ -44,6 +44,7 @@ _BEGINNINGS = {
     PAGE_TOKEN,
     "plan.yaml",
     "metrics.jsonl",
+    "history.jsonl",
     "logs",
     "checkpoints",
     _REHEARSAL,
@@ -98,6 +99,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def history(self) -> Path:
+        """The thinned past of metrics.jsonl."""
+        return self.path / "history.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -147,7 +153,7 @@ class RunFolder:
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not again and not self.has_checkpoint:
-                files = [self.metrics, self.ray_log, self.driver, self.shut_out]
+                files = [self.metrics, self.history, self.ray_log, self.driver, self.shut_out]
                 for left in [*files, *self.path.glob(_LOGS), *self.path.glob(COMERS)]:
                     left.unlink(missing_ok=True)
             if not (self.plan.exists() and self.plan.samefile(plan_path)):

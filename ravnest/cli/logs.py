@@ -40,7 +40,8 @@ def logs(
 def _print(run: Path, stage: str | None, *, follow: bool) -> None:
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.checkpoints.run_lock import look_at_lock
-    from ravnest.results.run_log import by_session, events_of, lines_of, lines_of_stage, log_of, stages_of
+    from ravnest.results.run_log import by_session, lines_of, lines_of_stage, log_of, stages_of
+    from ravnest.results.run_records import events_of
     from ravnest.results.run_state import find_run
 
     run = find_run(run)

@@ -22,7 +22,7 @@ from ravnest.checkpoints.tensor_stream import TensorForm
 from ravnest.checkpoints.weight_files import IN_PARTS, StoredTensors
 from ravnest.driver import control as c
 from ravnest.driver.observe import report
-from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.observe.metrics_file import curve_records
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.preparation import Prepared
 from ravnest.errors import Interrupted, InvalidInput, NotWritten, RunFailed
@@ -192,7 +192,7 @@ def _write_weights(folder: RunFolder, checkpoint: Path, weights: StoredTensors[s
 def _draw(folder: RunFolder, baselines: Mapping[str, float], record: RunRecord) -> bool:
     """Draw the loss curve, and say whether that was possible. The weights are written already, so nothing else is."""
     try:
-        draw_loss_curve(read_metrics(folder.metrics), baselines, folder.loss_curve)
+        draw_loss_curve(curve_records(folder.metrics), baselines, folder.loss_curve)
     except (OSError, InvalidInput) as error:
         reason = str(error) if isinstance(error, InvalidInput) else f"{folder.loss_curve}: {error.strerror or error}"
         record.tell(f"there is no loss curve: {reason}")

@@ -1,42 +1,66 @@
 """Curves of bounded length, for runs of any length. Pure.
 
-In: points, one after another. Out: at most so many points; where there were more, each is the mean of equally many of
-those that came, so that a curve becomes smoother and not shorter.
+In: points, one after another, each with its moment first. Out: at most so many points; where there were more, each is
+the mean of those that came in an equal span of time, so that a curve becomes smoother and not shorter.
+
+A run that goes back, as one that is resumed from a checkpoint, makes samples anew. What it had made of them before no
+longer counts, by the rule of `ravnest.pictures.that_counts`.
 """
+
+from dataclasses import dataclass
+
+
+@dataclass
+class _Span:
+    """The points of one span of time."""
+
+    sums: tuple[float, ...]
+    count: int
+    most: float
+    """The largest number of samples among them."""
+
+    def joined(self, other: "_Span") -> "_Span":
+        sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
+        return _Span(sums, self.count + other.count, max(self.most, other.most))
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        return tuple(value / self.count for value in self.sums)
 
 
 class Curve:
-    """One curve. A point is a tuple of numbers."""
+    """One curve. A point is a tuple of numbers, of which the first is its moment, in seconds."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: the most points that are kept, at least 2."""
+    def __init__(self, most: int, *, samples_at: int | None = None) -> None:
+        """`most`: the most points that are kept, at least 2. `samples_at`: which number of a point says how many
+        samples the run had made; None: no point of this curve is made anew."""
         self._most = max(2, most)
-        self._width = 1
-        """How many of the points that came make one that is kept."""
-        self._kept: list[tuple[float, ...]] = []
-        self._sum: tuple[float, ...] = ()
-        self._count = 0
-        """How many points came since, fewer than `_width`: `_sum` is their sum."""
+        self._samples_at = samples_at
+        self._width_s = 0.0
+        """The length of a span; 0: each point is kept by itself."""
+        self._spans: list[_Span] = []
 
     def add(self, *point: float) -> None:
-        """Take one more point."""
-        self._sum = point if not self._count else tuple(a + b for a, b in zip(self._sum, point, strict=True))
-        self._count += 1
-        if self._count < self._width:
-            return
-        self._kept.append(tuple(value / self._count for value in self._sum))
-        self._count = 0
-        if len(self._kept) > self._most:
-            self._halve()
+        """Take one more point. Points with more samples no longer count, and with them the others of their span."""
+        made = 0.0 if self._samples_at is None else point[self._samples_at]
+        while self._spans and self._spans[-1].most > made:
+            self._spans.pop()
+        self._spans.append(_Span(point, 1, made))
+        self._join_last()
+        if len(self._spans) > self._most:
+            self._width_s = 2.0 * max(self._spans[-1].mean[0] - self._spans[0].mean[0], 1e-9) / self._most
+            spans, self._spans = self._spans, []
+            for span in spans:
+                self._spans.append(span)
+                self._join_last()
 
-    def _halve(self) -> None:
-        if len(self._kept) % 2:  # the odd one is the first half of a new point
-            self._sum, self._count = tuple(value * self._width for value in self._kept.pop()), self._width
-        pairs = zip(self._kept[::2], self._kept[1::2], strict=True)
-        self._kept = [tuple((a + b) / 2 for a, b in zip(one, other, strict=True)) for one, other in pairs]
-        self._width *= 2
+    def _join_last(self) -> None:
+        if self._width_s and len(self._spans) > 1:
+            before, last = self._spans[-2:]
+            if before.mean[0] // self._width_s >= last.mean[0] // self._width_s:
+                self._spans[-2:] = [before.joined(last)]
 
     @property
     def points(self) -> list[tuple[float, ...]]:
-        """The curve, with what came last even where it is less than the others stand for."""
-        return [*self._kept, *([tuple(value / self._count for value in self._sum)] if self._count else [])]
+        """The curve."""
+        return [span.mean for span in self._spans]

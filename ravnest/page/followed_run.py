@@ -1,7 +1,7 @@
 """A run's folder, followed for a page while the run writes it.
 
 In: the folder, which is only read. Out: the page's document and curves as of the last look. Each look reads what has
-come since, in pieces of bounded size, so a long past comes over several looks.
+come since; the past of a long run comes thinned (ravnest/results/run_records.py).
 """
 
 import json
@@ -12,10 +12,9 @@ from pathlib import Path
 from cluster_planner import load_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.run_lock import LOCK, look_at_lock
-from ravnest.driver.observe.metrics_file import record_of
 from ravnest.errors import InvalidInput
 from ravnest.page.run_view import RunView, Words
-from ravnest.results.run_log import lines_since
+from ravnest.results.run_records import RunRecords
 from ravnest.results.run_state import State, state_of
 
 _NOT_BEGUN = "it has not begun: there is no plan.yaml yet"
@@ -31,15 +30,15 @@ class FollowedRun:
         self._words = words
         self._view: RunView | None = None
         self._planned: tuple[int, int] | None = None
-        self._at = 0
+        self._records = RunRecords(self._folder.metrics)
         self._outcome: Mapping[str, object] = {}
         self.problem: str | None = _NOT_BEGUN
         """Why nothing can be shown, in words; None where it can."""
 
     @property
     def behind(self) -> bool:
-        """Whether metrics.jsonl has more than was read."""
-        return self._view is not None and _size(self._folder.metrics) > self._at + _SLACK_BYTES
+        """Whether there is more than was read."""
+        return self._view is not None and self._records.behind
 
     def look(self) -> None:
         """Read what has come since the last look."""
@@ -48,20 +47,19 @@ class FollowedRun:
             self._begin(planned)
         if self._view is None:
             return
-        lines, at = lines_since(self._folder.metrics, self._at)
-        if at < self._at:
+        records = self._records.news()
+        if records is None:
             self._begin(planned)  # a run that had failed was begun anew
             return
-        self._at = at
-        for line in lines:
-            try:
-                self._view.take(record_of(line))
-            except InvalidInput:
+        for record in records:
+            if isinstance(record, InvalidInput):
                 self._view.damaged += 1
+            else:
+                self._view.take(record)
         self._outcome = _summary(self._folder.summary)
 
     def _begin(self, planned: tuple[int, int] | None) -> None:
-        self._view, self._at, self._planned = None, 0, planned
+        self._view, self._planned = None, planned
         self.problem = _NOT_BEGUN if planned is None else None
         if planned is None:
             return
@@ -70,6 +68,7 @@ class FollowedRun:
             return
         try:
             self._view = RunView(load_plan(self._folder.plan, has_run=True), self._words)
+            self._records = RunRecords(self._folder.metrics)
         except InvalidInput as error:
             self.problem = str(error)
 
@@ -81,8 +80,7 @@ class FollowedRun:
         if self._view is None:
             return {"version": 1, "run": {"name": name, "state": state}, "problem": self.problem}
         now_s = self._view.at_s + (silent_s if state in ("running", "unknown") else 0.0)
-        size = _size(self._folder.metrics)
-        read = 1.0 if not self.behind else round(self._at / size, 3)
+        read = round(self._records.part_read, 3)
         lock, metrics = _stamp(self.path / LOCK), _stamp(self._folder.metrics)
         new = lock is not None and (metrics is None or metrics[0] < lock[0])  # its process has written nothing yet
         found = self._view.document(state=state, now_s=now_s, name=name, outcome=self._outcome, new=new)
@@ -108,10 +106,6 @@ class FollowedRun:
         return state, 0.0 if stamp is None else max(0.0, time.time() - stamp[0] / 1e9)
 
 
-_SLACK_BYTES = 64 * 1024
-"""So much that was not read yet is no past, but what has just come, or a line that is being written."""
-
-
 def _stamp(path: Path) -> tuple[int, int] | None:
     """When a file was last written, in nanoseconds, and its size; None where there is none."""
     try:
@@ -119,11 +113,6 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
-
-
-def _size(path: Path) -> int:
-    stamp = _stamp(path)
-    return 0 if stamp is None else stamp[1]
 
 
 def _summary(path: Path) -> Mapping[str, object]:

@@ -16,11 +16,11 @@ from ravnest.driver.observe.metrics_file import event_of
 from ravnest.driver.observe.place_events import ClusterReplannedEvent, NodeJoinedEvent, NodesSharedOutEvent
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
-from ravnest.page.curves import Curve
 from ravnest.page.event_view import event_row, named
 from ravnest.page.expert_view import ExpertViews
 from ravnest.page.link_view import LinkViews
 from ravnest.page.plan_facts import StageFacts, predictions_of, stages_of
+from ravnest.page.run_curves import RunCurves
 from ravnest.page.stage_view import StageView, number
 from ravnest.pipeline import stage_name
 
@@ -29,8 +29,6 @@ Words = Callable[[report.RunEvent], str | None]
 MOST_EVENTS = 200
 MOST_LINKS = 12
 """So many links are in the document, the worst ones."""
-MOST_POINTS = 400
-_MOST_POINTS_IN_ALL = 12_000
 
 
 @dataclass
@@ -39,7 +37,6 @@ class _Cluster:
     """None, as what follows, of a cluster that was made during the run."""
     planned_samples_per_s: float | None
     stages: list[StageView]
-    losses: Curve
     largest_window: int
     window: int | None = None
     progress: report.ClusterProgress | None = None
@@ -58,7 +55,6 @@ class RunView:
     def __init__(self, plan: Plan, words: Words) -> None:
         self._words = words
         self._plan = predictions_of(plan)
-        self._most_points = max(20, min(MOST_POINTS, _MOST_POINTS_IN_ALL // len(plan.clusters)))
         facts = stages_of(plan)
         self._clusters = {
             cluster.name: _Cluster(
@@ -68,7 +64,6 @@ class RunView:
                     StageView(each, each.node, each.units, each.tensor_bytes(cluster.window))
                     for each in facts[cluster.name]
                 ],
-                Curve(self._most_points),
                 cluster.window,
                 planned_round_trip_s=predicted.round_trip_s,
             )
@@ -82,17 +77,13 @@ class RunView:
         self._spares = [{"node": spare.node, "reason": spare.reason} for spare in plan.spares]
         self._joined: dict[str, str] = {}
         """The nodes that the plan lacks and that have come to the run, and how."""
-        self._held_out: list[dict[str, object]] = []
-        self._rate, self._rounds_s = Curve(MOST_POINTS), Curve(MOST_POINTS)
+        self._curves = RunCurves(list(self._clusters))
         self._progress: report.ProgressEvent | None = None
         self._phase: report.PhaseEvent | None = None
         self._round: tuple[float, report.RoundCommittedEvent] | None = None
         """When the last round was committed, and what was told of it."""
         self._checkpoint: tuple[str, int, float] | None = None
         self._session_s = self._before_s = 0.0
-        self._samples = 0
-        self._made: dict[str, int] = {}
-        """By cluster of the plan: its samples at its last update, which say more often how far the fleet is."""
         self._baselines: dict[str, float] = {}
         self.end: report.FailedEvent | None = None
         """Why the run has ended, where that is the last that was told of it."""
@@ -129,6 +120,8 @@ class RunView:
                 self._links.take(record)
             case "experts":
                 self._experts.take(record)
+            case "past":
+                self._passed(record)
             case "baselines":
                 self._compared_with(record)
             case kind:
@@ -149,10 +142,17 @@ class RunView:
         if loss is not None:
             cluster = self._clusters[str(record["cluster"])]
             cluster.loss = loss if cluster.loss is None else 0.8 * cluster.loss + 0.2 * loss
-            made = record.get("samples")
-            if cluster.planned_samples_per_s is not None:  # of one that came they count from where its schedule begins
-                self._made[str(record["cluster"])] = made if isinstance(made, int) else 0
-            cluster.losses.add(self.at_s, max(self._samples, sum(self._made.values())), loss)
+            self._curves.updated(str(record["cluster"]), self.at_s, loss, record.get("samples"))
+
+    def _passed(self, record: Mapping[str, object]) -> None:
+        """Take what history.jsonl has kept of a while of which no other record is read."""
+        for name, loss in self._curves.past(record, self.at_s).items():
+            if name in self._clusters:
+                self._clusters[name].loss = loss
+        stalest = record.get("max_staleness")
+        for name, most in stalest.items() if isinstance(stalest, dict) else ():
+            if name in self._stages and isinstance(most, int):
+                self._stages[name].max_staleness = max(self._stages[name].max_staleness, most)
 
     def _timed(self, record: Mapping[str, object]) -> None:
         told = record.get("stages")
@@ -202,10 +202,9 @@ class RunView:
                 for name, stage in self._stages.items():
                     stage.round_bytes = event.received.get(name)
                 if event.seconds is not None:
-                    self._rounds_s.add(self.at_s, event.seconds)
+                    self._curves.round_took(self.at_s, event.seconds)
             case report.EvaluatedEvent():
-                point = {"at_s": self.at_s, "samples": event.samples, "loss": event.loss, "final": event.final}
-                self._held_out.append({**point, "metrics": dict(event.metrics)})
+                self._curves.evaluated(event, self.at_s)
             case report.CheckpointWrittenEvent():
                 self._checkpoint = (event.path.name, event.round, self.at_s)
             case report.ClusterLostEvent():
@@ -231,14 +230,15 @@ class RunView:
             self._events.append(event_row(kind, event, text, self.at_s))
 
     def _progressed(self, event: report.ProgressEvent) -> None:
-        self._progress, self._samples, self._begun = event, event.samples, True
-        self._rate.add(self.at_s, sum(each.samples_per_s for each in event.clusters))
+        self._progress, self._begun = event, True
+        self._curves.progressed(event, self.at_s)
         for each in event.clusters:
             if each.name in self._clusters:
                 self._clusters[each.name].progress = each
 
     def _begin_anew(self) -> None:
         self._begun = False
+        self._curves.begin_anew()
         for name in self._clusters:
             self._set_state(name, "trains", None)
 
@@ -250,7 +250,7 @@ class RunView:
     def _placed(self, cluster: str, nodes: Mapping[str, str], units: Mapping[str, tuple[int, int]]) -> None:
         """The cluster has these stages now: on other nodes, and, where it was cut anew, others than it had. One that
         is not known was made during the run."""
-        found = self._clusters.setdefault(cluster, _Cluster(None, None, [], Curve(self._most_points), 1))
+        found = self._clusters.setdefault(cluster, _Cluster(None, None, [], 1))
         before = {stage.facts.stage: stage for stage in found.stages}
         for name in before:
             self._stages.pop(name, None)
@@ -314,7 +314,7 @@ class RunView:
                 "round": self._checkpoint[1],
                 "age_s": max(0.0, now_s - self._checkpoint[2]),
             },
-            "held_out": self._held_out[-1] if self._held_out else None,
+            "held_out": self._curves.held_out,
             "baselines": outcome.get("baselines", self._baselines),
             "events": [named(each, name) for each in self._events],
         }
@@ -330,7 +330,7 @@ class RunView:
             "committed": last.round,
             "age_s": max(0.0, now_s - at_s),
             "seconds": last.seconds,
-            "samples_since": max(0, self._samples - last.samples),
+            "samples_since": max(0, self._curves.samples - last.samples),
             "bytes": sum(last.received.values()) if last.received else None,
             "planned_bytes": planned if self._cut_as_planned else None,
             "slowest_hop": None if hop is None else self._links.row(hop.sender, hop.receiver, hop.bytes_per_s),
@@ -369,16 +369,8 @@ class RunView:
         }
 
     def curves(self) -> dict[str, object]:
-        """The curves, with at most 12,000 points of the clusters' losses in all."""
-        found = json_value(
-            {
-                "loss": {name: _digits(found.losses.points) for name, found in self._clusters.items()},
-                "held_out": self._held_out[-MOST_POINTS:],
-                "samples_per_s": _digits(self._rate.points),
-                "round_s": _digits(self._rounds_s.points),
-            }
-        )
-        return found if isinstance(found, dict) else {}
+        """The curves, as ravnest/page/run_curves.py has them."""
+        return self._curves.document(list(self._clusters))
 
 
 def _left_s(progress: report.ProgressEvent) -> float | None:
@@ -393,8 +385,3 @@ def _left_s(progress: report.ProgressEvent) -> float | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [each for each in values if each is not None]
     return sum(known) / len(known) if known else None
-
-
-def _digits(points: Sequence[tuple[float, ...]]) -> list[list[float]]:
-    """Numbers with as many digits as a picture shows."""
-    return [[float(f"{value:.5g}") for value in point] for point in points]

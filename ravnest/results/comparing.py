@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cluster_planner import Plan, load_plan
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.observe.metrics_file import curve_records
 from ravnest.errors import InvalidInput
 from ravnest.job.config import job_from_mapping
 from ravnest.pictures import Curve, that_counts
@@ -114,34 +114,26 @@ def _flat(value: object, key: str) -> Iterator[tuple[str, object]]:
 def _read(path: Path) -> ComparedRun:
     state = run_state(path).state
     metrics = RunFolder(path).metrics
-    records = read_metrics(metrics) if metrics.exists() else []
-    samples, seconds = _extent(records)
-    return ComparedRun(path, state, samples, seconds, that_counts(_trained(records)), that_counts(_held_out(records)))
-
-
-def _extent(records: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
-    """The samples at the end, and the seconds of all sessions, each of which counts its time from its own start."""
-    samples, whole_s, session_s = 0, 0.0, 0.0
-    for record in records:
-        if record["kind"] == "progress":
+    samples, whole_s, session_s = 0, 0.0, 0.0  # each session counts its time from its own start
+    trained: list[tuple[int, float]] = []
+    held_out: list[tuple[int, float]] = []
+    for record in cast("Iterable[dict[str, Any]]", curve_records(metrics) if metrics.exists() else ()):
+        if record["kind"] in ("progress", "past"):
             if record["at_s"] < session_s:
                 whole_s += session_s
             samples, session_s = record["samples"], record["at_s"]
-    return samples, whole_s + session_s
+            if losses := _losses(record):
+                trained.append((samples, sum(losses) / len(losses)))
+        elif record["kind"] == "evaluated" and record["loss"] is not None:
+            held_out.append((record["samples"], record["loss"]))
+    return ComparedRun(path, state, samples, whole_s + session_s, that_counts(trained), that_counts(held_out))
 
 
-def _trained(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
-    for record in records:
-        if record["kind"] == "progress":
-            losses = [cluster["loss"] for cluster in record["clusters"] if cluster["loss"] is not None]
-            if losses:
-                yield record["samples"], sum(losses) / len(losses)
-
-
-def _held_out(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
-    for record in records:
-        if record["kind"] == "evaluated" and record["loss"] is not None:
-            yield record["samples"], record["loss"]
+def _losses(record: Mapping[str, Any]) -> list[float]:
+    """Of the clusters, in a record of progress or of the past."""
+    if record["kind"] == "past":
+        return list(record["losses"].values())
+    return [cluster["loss"] for cluster in record["clusters"] if cluster["loss"] is not None]
 
 
 def _mean(curve: Curve, begin: int, end: int) -> float | None:

@@ -48,20 +48,6 @@ def lines_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) 
         yield begun.decode("utf-8", "replace")
 
 
-def events_of(path: Path, goes_on: Callable[[], bool], wait: Callable[[], None]) -> Iterator[tuple[float, RunEvent]]:
-    """Yields (seconds since training began, event) of a metrics.jsonl, without the progress of each second.
-
-    `goes_on` and `wait` are those of `lines_of`. Raises InvalidInput for a line that is no record.
-    """
-    for line in lines_of(path, goes_on, wait):
-        if not line.endswith("\n"):
-            return  # a crash has torn it
-        record = record_of(line)
-        event = event_of(record)
-        if event is not None and not isinstance(event, ProgressEvent):
-            yield float(str(record["at_s"])), event
-
-
 def by_session(events: Iterable[tuple[float, RunEvent]]) -> Iterator[tuple[int, float, RunEvent]]:
     """Yields (session, seconds since its training began, event); sessions count from 1.
 

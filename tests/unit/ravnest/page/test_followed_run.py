@@ -8,8 +8,8 @@ import pytest
 from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.driver.observe.report import FailedEvent, NoticeEvent, PhaseEvent, as_plain, kind_of
-from ravnest.page import followed_run
 from ravnest.page.followed_run import FollowedRun
+from ravnest.results import run_records
 
 
 def words(event: object) -> str:
@@ -105,8 +105,8 @@ def test_a_file_that_was_begun_anew_and_damaged_lines_are_lived_with(run: Path) 
 
 
 def test_a_long_past_comes_in_pieces(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = followed_run.lines_since
-    monkeypatch.setattr(followed_run, "lines_since", lambda path, at: read(path, at) if at else ([], 1))
+    read = run_records.lines_since
+    monkeypatch.setattr(run_records, "lines_since", lambda path, at: read(path, at) if at else ([], 1))
     write(run, *[NoticeEvent("x" * 1000)] * 100)
     followed = FollowedRun(run, words)
     followed.look()

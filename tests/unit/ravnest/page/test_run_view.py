@@ -11,7 +11,8 @@ from cluster_planner import Plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.place_events import NodeJoinedEvent
 from ravnest.page.prometheus import metrics_text
-from ravnest.page.run_view import MOST_EVENTS, MOST_LINKS, MOST_POINTS, RunView
+from ravnest.page.run_curves import MOST_POINTS
+from ravnest.page.run_view import MOST_EVENTS, MOST_LINKS, RunView
 
 
 class Told:

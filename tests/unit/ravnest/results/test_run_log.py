@@ -9,7 +9,6 @@ from ravnest.driver.observe.report import ClusterProgress, NoticeEvent, PhaseEve
 from ravnest.errors import InvalidInput
 from ravnest.results.run_log import (
     events_in,
-    events_of,
     last_progress,
     lines_of,
     lines_of_stage,
@@ -44,23 +43,6 @@ def test_without_following_it_is_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\n\xff")
     assert list(lines_of(tmp_path / "log", lambda: False, pytest.fail)) == ["one\n", "\ufffd"]
     assert list(lines_of(tmp_path / "none", lambda: False, pytest.fail)) == []
-
-
-def test_events_are_those_of_the_run_without_its_progress_and_without_a_torn_line(tmp_path: Path) -> None:
-    run = run_with(tmp_path / "r", PhaseEvent("training"), PROGRESS, NoticeEvent("tablet fell behind"))
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"kind":"not')
-    found = list(events_of(run / "metrics.jsonl", lambda: False, pytest.fail))
-    assert found == [(0.0, PhaseEvent("training")), (2.0, NoticeEvent("tablet fell behind"))]
-
-
-def test_a_damaged_line_is_told(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"kind":"phase","at_s":1,"name":5,"detail":""}\n')
-    with pytest.raises(InvalidInput, match="is no phase"):
-        list(events_of(tmp_path / "metrics.jsonl", lambda: False, pytest.fail))
-    (tmp_path / "metrics.jsonl").write_text("junk\n")
-    with pytest.raises(InvalidInput, match="is not JSON"):
-        list(events_of(tmp_path / "metrics.jsonl", lambda: False, pytest.fail))
 
 
 def test_a_log_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ravnest.driver.observe.metrics_file import (
     MetricsWriter,
+    curve_records,
     event_of,
     last_record,
     last_records,
@@ -31,6 +32,70 @@ def test_lines_come_back(tmp_path):
         {"kind": "window", "at_s": 1.235, "loss": 2.5, "staleness": [0, 1], "cluster": "c0"},
         {"kind": "notice", "at_s": 2, "text": "two\nlines \u2028 ü"},
     ]
+
+
+def kinds_of(path: Path) -> list[object]:
+    return [record["kind"] for record in read_metrics(path)]
+
+
+def test_the_past_stands_beside_it_thinned_and_a_resumed_run_adds_to_it(tmp_path):
+    path, history = tmp_path / "metrics.jsonl", tmp_path / "history.jsonl"
+    clusters = [{"name": "c0", "samples_per_s": 1.0, "loss": 2.0}]
+    with MetricsWriter(path) as writer:
+        writer.write("phase", 0.0, name="training", detail="")
+        writer.write("progress", 1.5, samples=1, clusters=clusters)
+    assert kinds_of(history) == ["history", "phase", "past"]
+    with MetricsWriter(path) as writer:
+        writer.write("phase", 0.0, name="training", detail="")
+        writer.write("progress", 2.0, samples=2, clusters=clusters)
+    assert kinds_of(history) == ["history", "phase", "past", "phase", "past"]
+    assert read_metrics(history)[-1]["trained_s"] == 3.5
+    begins = [record["byte"] for record in read_metrics(history) if record["kind"] == "phase"]
+    lines = path.read_bytes()
+    assert [lines[begin : begin + 15] for begin in begins] == [b'{"kind":"phase"'] * 2
+
+
+def test_a_file_that_was_begun_without_a_past_goes_on_without_and_one_of_another_file_is_replaced(tmp_path):
+    path, history = tmp_path / "metrics.jsonl", tmp_path / "history.jsonl"
+    path.write_text('{"kind":"phase","at_s":1}\n')
+    with MetricsWriter(path) as writer:
+        writer.write("phase", 2.0)
+    assert not history.exists()
+    path.unlink()
+    history.write_text('{"kind":"phase","at_s":9,"byte":0}\n')
+    with MetricsWriter(path) as writer:
+        writer.write("phase", 3.0)
+        writer.write("phase", 4.0)
+    assert [record["at_s"] for record in read_metrics(history)] == [0.0, 3.0, 4.0]
+    path.write_text('{"kind":"phase","at_s":3}\n')  # a crash has lost the last line, and the history knows of it
+    MetricsWriter(path).close()
+    assert not history.exists()
+
+
+def test_curves_of_a_long_run_are_drawn_from_its_past(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        for second in range(1, 6):
+            clusters = [{"name": "c0", "samples_per_s": 1.0, "loss": float(second)}]
+            writer.write("progress", 0.4 * second, samples=second, clusters=clusters)
+    assert [record["kind"] for record in curve_records(path)] == ["progress"] * 5
+    monkeypatch.setattr("ravnest.driver.observe.metrics_file.WHOLE_BYTES", 100)
+    found = list(curve_records(path))
+    assert [(record["kind"], record.get("losses")) for record in found] == [
+        ("history", None),
+        ("past", {"c0": 2.0}),
+        ("past", {"c0": 4.5}),
+    ]
+
+
+def test_a_torn_line_of_any_length_is_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind":"a","at_s":1}\n' + "x" * 3_000_000)
+    MetricsWriter(path).close()
+    assert path.read_text() == '{"kind":"a","at_s":1}\n'
+    path.write_text("x" * 3_000_000)
+    MetricsWriter(path).close()
+    assert path.read_text() == ""
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):
@@ -181,6 +246,19 @@ def test_the_last_record_of_each_kind_is_found_from_the_end(tmp_path):
     found = last_records(path, ("phase", "evaluated", "round"))
     assert {kind: record["at_s"] for kind, record in found.items()} == {"phase": 2999, "evaluated": 5}
     assert found["evaluated"]["loss"] == 1.5
+
+
+def test_what_happened_long_ago_is_found_in_the_history(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    monkeypatch.setattr("ravnest.driver.observe.metrics_file.MOST_READ_BYTES", 2 * 1024 * 1024)
+    with MetricsWriter(path) as writer:
+        writer.write("phase", 0.0, name="training", detail="")
+        for second in range(30):
+            writer.write("progress", second, samples=second, clusters=[], padding="x" * 100_000)
+    found = last_records(path, ("phase", "progress", "evaluated"))
+    assert {kind: record["at_s"] for kind, record in found.items()} == {"phase": 0.0, "progress": 29}
+    (tmp_path / "history.jsonl").unlink()
+    assert list(last_records(path, ("phase", "progress"))) == ["progress"]
 
 
 def test_a_file_of_one_line_of_half_a_line_and_none_are_read_from_the_end(tmp_path):
