@@ -61,7 +61,7 @@ def test_the_past_grows_with_the_logarithm_of_the_time_over_all_sessions(session
         history = History(found[-1])  # it is resumed by another process
     trained = sum(sessions)
     assert len(found) <= PARTS * (2.0 + math.log(max(1.0, trained / PARTS))) + len(sessions)
-    told = [each["trained_s"] for each in found]
+    told = [float(str(each["trained_s"])) for each in found]
     assert told == sorted(told)
     assert trained - 20 * len(sessions) <= told[-1] <= trained
 
