@@ -33,6 +33,11 @@ def clause(sentence: str) -> str:
     return sentence.rstrip().removesuffix(".")
 
 
+def harmless(text: str) -> str:
+    """Text of others as a part of one line that does nothing to a terminal: control characters are question marks."""
+    return "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
+
+
 MOST_LISTED = 6
 """Of more names than this only the first and the last are written."""
 

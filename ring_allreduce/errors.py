@@ -62,8 +62,13 @@ class MessageTooLarge(TransportError):
         super().__init__(f"a message of {n_bytes} bytes is over the limit of {limit_bytes} bytes")
 
 
+MOST_CHARACTERS = 300
+"""Of the text of an InvalidMessage."""
+
+
 class InvalidMessage(TransportError):
-    """Bytes that are no valid message. `cause` is one of transport.stats.DropCause.
+    """Bytes that are no valid message. `cause` is one of transport.stats.DropCause. Of what the sender has written the
+    text has so much that a person can read it, and nothing that does anything to a terminal.
 
     `claimed` has the sender and the epoch that the message names, where its head could be read and its header is to be
     held against them.
@@ -72,7 +77,8 @@ class InvalidMessage(TransportError):
     def __init__(self, cause: str, message: str) -> None:
         self.cause = cause
         self.claimed: tuple[str, int] | None = None
-        super().__init__(message)
+        shown = message[:MOST_CHARACTERS]
+        super().__init__("".join(one if one.isprintable() else "?" for one in shown))
 
 
 class ContributionRefused(RavnestError):

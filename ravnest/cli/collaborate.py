@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from ravnest.formatting import harmless
+
 PORT = 7800
 
 collaborate = typer.Typer(
@@ -74,14 +76,14 @@ def start(
 
     with _stopped_by_signals() as stop:
         result = serve_or_stand_by(
-            BackboneState(load_job(job), job, out, resume=resume, tell=typer.echo, now=time.monotonic),
+            BackboneState(load_job(job), job, out, resume=resume, tell=_tell, now=time.monotonic),
             listen=listen,
             addresses=tuple(address or ()),
             others=tuple(other or ()),
             serves_first=not resume,
             stop=stop,
             ready=ready,
-            tell=typer.echo,
+            tell=_tell,
         )
     if result.weights is None:
         typer.echo(f"stopped after {result.steps} steps; go on with --resume")
@@ -138,7 +140,7 @@ def join(
             _agrees(code, folder, files, yes=yes) if keyring is None else is_signed(code, signatures, keyring)
         ),
         device=device,
-        tell=typer.echo,
+        tell=_tell,
         patience_s=60 * patience_minutes,
     )
     ends_s = None if minutes is None else time.monotonic() + 60 * minutes
@@ -191,6 +193,11 @@ def people(
         typer.echo(found.text(), nl=False)
         return
     show_people(found.ranked(), console())
+
+
+def _tell(line: str) -> None:
+    """Print a line, some of which others may have said."""
+    typer.echo(harmless(line))
 
 
 def _line_of(invitation: str) -> str:

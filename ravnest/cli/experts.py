@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ravnest.errors import InvalidInput
+from ravnest.formatting import harmless
 
 if TYPE_CHECKING:
     from ravnest.experts.announcements import Seen
@@ -79,7 +80,7 @@ def serve(
             outwards_only=outwards_only,
             search_dirs=[file.resolve().parent],
             path=str(file),
-            report=lambda line: typer.echo(line),
+            report=lambda line: typer.echo(harmless(line)),  # members say some of it
         ) as serving:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: serving.stop())

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ravnest.cli.runs import Run
+from ravnest.formatting import harmless
 
 _POLL_S = 0.5
 
@@ -60,8 +61,8 @@ def _print(run: Path, stage: str | None, *, follow: bool) -> None:
             lines = lines_of_stage(folder, stage, goes_on, wait)
         else:
             lines = lines_of(log_of(folder, stage), goes_on, wait)
-        for line in lines:
-            sys.stdout.write(line)
+        for line in lines:  # the stage may be on another's machine
+            sys.stdout.write(harmless(line.removesuffix("\n")) + "\n" * line.endswith("\n"))
             printed = True
         if not printed:
             typer.echo(f"{stage} has printed nothing", err=True)

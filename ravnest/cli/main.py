@@ -37,6 +37,7 @@ from ravnest.cli.simulate import simulate
 from ravnest.cli.steer import checkpoint, stop
 from ravnest.cli.watch import watch
 from ravnest.errors import Interrupted, InvalidInput, RavnestError
+from ravnest.formatting import harmless
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """What the operating system refuses without naming a file, and what is no mistake of ravnest's."""
@@ -180,12 +181,12 @@ def describe(error: Exception) -> tuple[list[str], int]:
     """The lines that the user reads, and the exit code.
 
     An error that is raised on purpose brings both. What the operating system refuses about a file is the user's to
-    mend. Any other error is a mistake in ravnest, and the line says so.
+    mend. Any other error is a mistake in ravnest, and the line says so. What others have sent may stand in it.
     """
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_MACHINE):
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return [f"{named}{error.strerror or error}"], InvalidInput.exit_code
+        return [harmless(f"{named}{error.strerror or error}")], InvalidInput.exit_code
     if not isinstance(error, RavnestError):
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        return [f"{said} (this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where)"], 1
-    return str(error).splitlines(), error.exit_code
+        return [f"{harmless(said)} (this is a mistake in ravnest; RAVNEST_TRACEBACK=1 shows where)"], 1
+    return [harmless(line) for line in str(error).splitlines()], error.exit_code

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ravnest.cli.views.tables import titled_table
 from ravnest.collaboration.people import Person
-from ravnest.formatting import duration
+from ravnest.formatting import duration, harmless
 
 _KEY_CHARACTERS = 16
 
@@ -28,7 +28,7 @@ def show_people(people: Sequence[Person], console: Console) -> None:
     table.add_column("public key", no_wrap=True)
     for one in people:
         numbers = (f"{number:,}" for number in (one.samples, one.steps, one.visits, one.refused, one.scaled))
-        table.add_row(_plain(one.name), *numbers, one.key[:_KEY_CHARACTERS])
+        table.add_row(Text(harmless(one.name)), *numbers, one.key[:_KEY_CHARACTERS])
     console.print(table)
 
 
@@ -41,15 +41,11 @@ def show_hosts(hosts: Sequence[Mapping[str, Any]], console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for one in hosts:
         table.add_row(
-            _plain(one["host"]),
-            _plain(one["address"]),
+            Text(harmless(one["host"])),
+            Text(harmless(one["address"])),
             f"{len(one['experts'])} of {one['most_experts']}",
             f"{one['samples_per_s']:,.0f}",
             duration(one["answer_ms"] / 1e3),
             f"{one['updates']:,}",
         )
     console.print(table)
-
-
-def _plain(name: str) -> Text:
-    return Text("".join(character if character.isprintable() else "?" for character in name))

@@ -48,7 +48,7 @@ from ravnest.driver.observe.report import (
     TakenOverEvent,
     WaitsForNodesEvent,
 )
-from ravnest.formatting import clause, duration, loss_text, size
+from ravnest.formatting import clause, duration, harmless, loss_text, size
 
 
 class PlainView:
@@ -104,7 +104,13 @@ class RecentLosses:
 
 
 def event_line(event: RunEvent) -> str | None:
-    """Returns the line for one event; None for a committed round, which the lines of progress show."""
+    """Returns the line for one event; None for a committed round, which the lines of progress show. Stages on others'
+    machines say some of it, so it is harmless to a terminal."""
+    words = _words(event)
+    return None if words is None else harmless(words)
+
+
+def _words(event: RunEvent) -> str | None:
     match event:
         case PhaseEvent(name, detail):
             return f"{name}: {detail}" if detail else name

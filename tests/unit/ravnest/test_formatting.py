@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.formatting import beside_baselines, clause, duration, listed, loss_text, size
+from ravnest.formatting import beside_baselines, clause, duration, harmless, listed, loss_text, size
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_loss_beside_baselines() -> None:
         "held-out loss 2.01 · bigram model 2.32 (0.31 better) · other 1.90 (0.11 worse)"
     )
     assert beside_baselines(2.01, {}) == "held-out loss 2.01"
+
+
+def test_what_others_say_does_nothing_to_a_terminal() -> None:
+    assert harmless("é — 3 × 4") == "é — 3 × 4"
+    assert harmless("a\x1b]0;title\x07\r\nravnest: done\u202e\ud800") == "a?]0;title?  ravnest: done??"

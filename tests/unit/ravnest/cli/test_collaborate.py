@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -88,3 +90,19 @@ def test_a_keyring_without_keys_and_a_job_that_is_none_are_the_users_to_mend(tmp
     (tmp_path / "ring").write_text("")
     for arguments in (["join", "ravnest-invitation-1:x", "--moderators", str(tmp_path / "ring")], ["sign", "no.yaml"]):
         assert isinstance(CliRunner().invoke(app, ["collaborate", *arguments]).exception, InvalidInput)
+
+
+def test_what_a_backbone_says_does_nothing_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Turned:
+        def __init__(self, *_: object, tell: Callable[[str], None], **__: object) -> None:
+            tell("192.0.2.1:7800: \x1b]0;title\x07; trying again")
+
+        def work(self, stop: object) -> SimpleNamespace:
+            return SimpleNamespace(weights="", samples=0, steps=0)
+
+    monkeypatch.setattr("ravnest.collaboration.volunteer.Volunteer", Turned)
+    monkeypatch.setattr("ravnest.collaboration.invitation.read_invitation", lambda line: line)
+    words = ["collaborate", "join", "ravnest-invitation", "--key-file", str(tmp_path / "key"), "--yes"]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    assert told.stdout.splitlines()[0] == "192.0.2.1:7800: ?]0;title?; trying again"

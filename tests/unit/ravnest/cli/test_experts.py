@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ from typer.testing import CliRunner
 
 from ravnest.cli import watch
 from ravnest.cli.main import app, describe
+from ravnest.errors import InvalidInput
 from ravnest.experts import table_thread
 from ravnest.experts.announcements import Seen
 from ravnest.experts.grid import Claim, Dated, HostNews, Listens
@@ -87,3 +90,17 @@ def test_hosts_are_a_table_a_document_and_a_page(tmp_path: Path, monkeypatch: py
     assert CliRunner().invoke(app, [*command, "--page"]).exit_code == 0
     assert pages == [found]
     assert len(closed) == 3
+
+
+def test_what_members_say_does_nothing_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def opened(*_: object, report: Callable[[str], None], **__: object) -> Iterator[object]:
+        report("desk.0123 cannot be reached: \x1b]0;title\x07")
+        raise InvalidInput("it ends here")
+        yield
+
+    monkeypatch.setattr("ravnest.experts.opened_host", opened)
+    path = tmp_path / "experts.yaml"
+    path.write_text(FILE)
+    told = CliRunner().invoke(app, ["experts", "serve", str(path)])
+    assert told.stdout == "desk.0123 cannot be reached: ?]0;title?\n"

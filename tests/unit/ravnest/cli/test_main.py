@@ -33,6 +33,13 @@ def test_errors_of_ravnest_read_as_lines(error: Exception, lines: int, code: int
     assert "\n".join(said) == str(error)
 
 
+def test_what_others_have_sent_does_nothing_to_a_terminal() -> None:
+    sent = "\x1b[2J\r"
+    for error in (NodeLost(f"c0.s1 failed: {sent}"), OSError(28, "full", f"/{sent}"), KeyError(f"{sent}\x07")):
+        (line,), _ = cli.describe(error)
+        assert line.isprintable()
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [

@@ -74,3 +74,11 @@ def test_refuses_strangers_and_shared_tags():
         Codec([Ping, Twin])
     with pytest.raises(InvalidInput):
         Codec([])
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;title\x07", "x" * 100_000])
+def test_a_refusal_says_little_of_what_was_sent_and_nothing_that_a_terminal_obeys(name):
+    with pytest.raises(InvalidMessage) as refused:
+        CODEC.decode(msgspec.msgpack.encode({"kind": "ping", "number": 1, name: 1}))
+    assert str(refused.value).isprintable()
+    assert 30 < len(str(refused.value)) <= 300

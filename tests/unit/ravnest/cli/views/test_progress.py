@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from ravnest.cli.views.progress import LiveView, RecentLosses, note, time_left_s, warning
-from ravnest.driver.observe.report import EvaluatedEvent, PhaseEvent, ProgressEvent, RoundCommittedEvent
+from ravnest.cli.views.progress import LiveView, PlainView, RecentLosses, note, time_left_s, warning
+from ravnest.driver.observe.report import EvaluatedEvent, NoticeEvent, PhaseEvent, ProgressEvent, RoundCommittedEvent
 
 
 def test_time_left_is_at_the_present_rate(progress: ProgressEvent) -> None:
@@ -89,3 +89,9 @@ def test_a_note_is_broken_between_words_on_a_terminal_and_nowhere_else(
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= 40
     assert lines[-1].endswith("and/a/path/that/is/copied")
+
+
+def test_what_a_stage_elsewhere_says_does_nothing_to_a_terminal() -> None:
+    out = StringIO()
+    PlainView(Console(file=out, width=100)).on(NoticeEvent("b0 cannot give c0.s1 its state: \x1b]0;title\x07"))
+    assert out.getvalue() == "b0 cannot give c0.s1 its state: ?]0;title?\n"
