@@ -21,6 +21,11 @@ from ravnest.training.optimizer import build_optimizer, clip_scale, learning_rat
 
 _WEIGHTS, _BUFFERS, _OPTIMIZER = "weights.", "buffers.", "optimizer."
 
+_NEVER_NEGATIVE = {
+    *("step", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "acc_delta", "step_size", "mu_product"),
+    *("row_var", "col_var", "variance"),
+}
+"""What optimizers count, and means of squares, by torch's names and those of lamb and soap."""
 
 MOST_NORM = 1e15
 """A gradient of a larger norm is refused: an optimizer squares it, and an expert that has once overflowed is lost."""
@@ -105,8 +110,6 @@ class HostedExpert:
                 number, _, key = name.removeprefix(_OPTIMIZER).partition(".")
                 if not number.isdecimal() or int(number) >= len(self._parameters) or not key:
                     raise InvalidInput("the optimizer has no such state", key=name)
-                if one.numel() > 1 and not _fits(one, self._parameters[int(number)]):
-                    raise InvalidInput("the state is of another kind of expert", key=name)
                 of_optimizer.setdefault(int(number), {})[key] = one.clone()
         self._require_whole(of_optimizer)
         groups = self._optimizer.state_dict()["param_groups"]
@@ -117,7 +120,10 @@ class HostedExpert:
         self.updates, self.term = kept.updates, kept.term
 
     def _require_whole(self, of_optimizer: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Raises InvalidInput unless each parameter has what this optimizer keeps of one, or none has anything."""
+        """Raises InvalidInput unless each parameter has what this optimizer keeps of one, or none has anything.
+
+        Another host says what is kept. A count or a mean of squares below 0 would make the next update's weights NaN.
+        """
         if not of_optimizer:
             return  # no update was made yet
         for number, parameter in enumerate(self._parameters):
@@ -127,7 +133,8 @@ class HostedExpert:
             optimizer.step()
             kept = {key: torch.as_tensor(value) for key, value in optimizer.state.get(copy, {}).items()}
             given = of_optimizer.get(number, {})
-            wrong = kept.keys() ^ given.keys() or {key for key in kept if given[key].shape != kept[key].shape}
+            wrong = kept.keys() ^ given.keys() or {key for key, one in kept.items() if not _fits(given[key], one)}
+            wrong = wrong or {key for key in kept.keys() & _NEVER_NEGATIVE if bool((given[key] < 0).any())}
             if wrong:
                 raise InvalidInput("the state is of another optimizer", key=f"{_OPTIMIZER}{number}.{min(wrong)}")
 

@@ -320,7 +320,8 @@ class ExpertHost:
                     self._host(decided)
 
     def _host(self, taken: Take, handed_over: tuple[Mapping[str, Tensor], Kept] | None = None) -> bool:
-        """Begin to host an expert; False where its state is of another kind of expert, and nothing is hosted."""
+        """Begin to host an expert; False where its state is of another kind of expert, and nothing is hosted. Then that
+        state is used no more, and what else there is of the expert may be: others say what a copy holds."""
         made = build_expert(self._config, taken.expert, self._search_dirs, self._path)
         expert = HostedExpert(made, self._config)
         expert.term = taken.claim.term
@@ -333,8 +334,10 @@ class ExpertHost:
                 expert.restore(state, Kept(taken.claim.term, kept.updates))
         except InvalidInput as error:
             self._report(f"{expert_text(taken.expert)}: the {taken.origin.value} cannot be used: {error}")
-            self._copies.drop(taken.expert)
-            self._checkpoints.pop(taken.expert, None)
+            if taken.origin is Origin.COPY:
+                self._copies.drop(taken.expert)
+            elif taken.origin is Origin.CHECKPOINT:
+                self._checkpoints.pop(taken.expert, None)
             self._claims.gave(taken.expert)
             return False
         self._copies.drop(taken.expert)

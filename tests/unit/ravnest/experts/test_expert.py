@@ -90,6 +90,10 @@ def test_who_goes_on_from_a_state_makes_the_same_updates() -> None:
         lambda state: state.pop("optimizer.0.exp_avg"),  # without it the next update would raise KeyError
         lambda state: state.update({"optimizer.1.more": torch.zeros(1)}),
         lambda state: [state.pop(name) for name in list(state) if name.startswith("optimizer.1.")],
+        lambda state: state.update({"optimizer.0.step": torch.tensor(float("nan"))}),  # and so are the next weights
+        lambda state: state.update({"optimizer.0.step": torch.tensor(-1.0)}),
+        lambda state: state.update({"optimizer.0.step": torch.tensor(True)}),
+        lambda state: state["optimizer.1.exp_avg_sq"].neg_(),
     ],
 )
 def test_a_state_of_another_kind_of_expert_is_refused_and_changes_nothing(change) -> None:

@@ -277,6 +277,29 @@ def test_a_copy_that_cannot_be_used_is_reported_and_the_expert_begins_anew() -> 
     assert any("0.0: the copy cannot be used" in line for line in town.lines)
 
 
+def test_who_hosts_an_expert_and_lies_costs_another_host_no_checkpoint_of_its_own(tmp_path: Path) -> None:
+    town = Town()
+    right = town.host([*LEFT, *RIGHT], folder=tmp_path)
+    steps(right)
+    town.says(right, *backward((0, 0)))
+    right.checkpoint()
+    learned = right.experts[0, 0].state()
+    town.dies(right)
+
+    liar, right = town.host([(0, 0)], most=1), town.host(RIGHT, folder=tmp_path)
+    steps(liar, right)
+    line = town.network.find(liar.name)
+    assert line is not None
+    for over in (True, False):
+        nonsense = Copy(expert=(0, 0), term=9, updates=9, names=("weights.other",), take_over=over)
+        line.send(right.name, Lane.BULK, nonsense, [torch.zeros(2)])
+        steps(right, times=1)
+    town.dies(liar)
+    steps(right, times=OTHERS_LOOKS)
+    assert len([line for line in town.lines if "0.0: the" in line and "cannot be used" in line]) == 2
+    assert all(torch.equal(one, learned[name]) for name, one in right.experts[0, 0].state().items())
+
+
 def test_checkpoints_are_written_and_begun_from(tmp_path: Path) -> None:
     town = Town()
     host = town.host(LEFT, most=2, folder=tmp_path)
