@@ -14,6 +14,8 @@ Fewer than half of the members lie, so what more than half of all tell of a memb
 An honest member is therefore never proven to lie. In doubt the one in the minority leaves, since its average would not
 be that of the others, and it may come back. The two were at odds from then on. A liar that goes on so is at odds with
 more and more, and is found in the end; until then it costs as many restarts of honest clusters as there can be liars.
+
+Members whose contributions cannot be averaged at all (NaN, another form) are at odds with who says so, in the same way.
 """
 
 from collections import Counter
@@ -61,6 +63,13 @@ class Equivocation:
                 if known is None or not known.proven:
                     verdicts[self._cluster_of(verdict.member)] = verdict
         return list(verdicts.values())
+
+    def refused(self, member: str, teller: str, reason: str, members: int) -> list[Verdict]:
+        """Return who must leave where a member of a ring says, with the reason, that it cannot average what another one
+        gave: that one, since the ring cannot go on with both, unless who says it is proven to lie by now."""
+        self._most_members = max(self._most_members, members)
+        why = f"{teller} cannot average what it gave: {reason}"
+        return (members >= LEAST_MEMBERS and self._odds(member, teller)) or [Verdict(member, why, False)]
 
     def _judge_one(self, member: str, said: Mapping[str, Digests], members: int) -> list[Verdict]:
         """Return what follows from all that is told of one member's contribution."""

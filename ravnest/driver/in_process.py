@@ -265,7 +265,8 @@ class LocalRun:
         self.note(delivery.sender, delivery.message, delivery.tensors)
         if self.donors is not None:
             self.donors.take(delivery.sender, delivery.message, self._now_s)
-        if isinstance(delivery.message, em.ContributionsSeen | m.RingFinishedMessage) and self.rings is not None:
+        of_contributions = em.ContributionsSeen | em.MemberRefused | m.RingFinishedMessage
+        if isinstance(delivery.message, of_contributions) and self.rings is not None:
             told = delivery.sender, delivery.message
             self._liars.saw(*told, self.rings.members_of(*told))
             self._lose_liars()

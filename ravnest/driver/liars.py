@@ -22,13 +22,13 @@ be wrong together. Who tells nothing hides nothing by that.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from ravnest.driver.equivocation import LEAST_MEMBERS, Digests, Equivocation
-from ravnest.stage.epoch_messages import ContributionsSeen
+from ravnest.driver.equivocation import LEAST_MEMBERS, Digests, Equivocation, Verdict
+from ravnest.stage.epoch_messages import ContributionsSeen, MemberRefused
 from ravnest.stage.messages import RingFinishedMessage
 from ring_allreduce.ring import ContributionFigures
 
@@ -84,11 +84,19 @@ class LiarWatch:
         self.shut_out: set[str] = set()
         """The clusters that were found out. They are not started anew on their nodes."""
 
-    def saw(self, stage: str, message: ContributionsSeen | RingFinishedMessage, members: Collection[str]) -> None:
+    def saw(
+        self, stage: str, message: ContributionsSeen | MemberRefused | RingFinishedMessage, members: Collection[str]
+    ) -> None:
         """Take what a stage has seen of the contributions to a round of one of its rings that is not committed yet, or
-        that it has finished it. `members`: all that are in this ring now; none where the stage is not one of them, and
-        is not believed."""
-        if not members or message.round <= self._committed or self._cluster_of(stage) in self.shut_out:
+        that it has finished it, or cannot average what a member gave. `members`: all that are in this ring now; none
+        where the stage is not one of them, and is not believed."""
+        if not members or self._cluster_of(stage) in self.shut_out:
+            return
+        if isinstance(message, MemberRefused):
+            if message.member != stage:
+                self._leave(self._equivocation.refused(message.member, stage, message.reason, len(members)), False)
+            return
+        if message.round <= self._committed:
             return
         rings = self._seen.setdefault(message.round, {})
         told = rings.get(message.ring)
@@ -139,11 +147,15 @@ class LiarWatch:
         if told.compared:
             return
         told.compared = True
-        for member, reason, proven in self._equivocation.judge(told.digests, len(told.members)):
+        self._leave(self._equivocation.judge(told.digests, len(told.members)), True)
+
+    def _leave(self, verdicts: Iterable[Verdict], spoils: bool) -> None:
+        """These members leave, and those who are proven to lie for good."""
+        for member, reason, proven in verdicts:
             cluster = self._cluster_of(member)
             if cluster not in self.shut_out:
                 self.shut_out |= {cluster} if proven else set()
-                self._found.append(Found(member, reason, spoils=True))
+                self._found.append(Found(member, reason, spoils))
 
     def found(self) -> list[Found]:
         """Return the stages that were found out since the last call, one of each cluster. Those whose clusters are not

@@ -223,7 +223,7 @@ class DriverLoop:
             self._lose(error.stage, str(error), stands_by=False)
 
     def _act_on(self, delivery: Delivery) -> None:
-        now_s, awake_s = self._times()
+        (now_s, awake_s), opened = self._times(), self._control.rounds.opened
         if self._training_since_s is not None:
             self._record.at(awake_s - self._training_since_s)
         if self._recovery is not None and self._recovery.starts.take_of_spare(delivery, awake_s):
@@ -260,7 +260,7 @@ class DriverLoop:
                     self._remember()
             case sm.StatePiece():
                 self._collector.take(delivery.sender, message, delivery.tensors)
-            case em.ContributionsSeen() | m.RingFinishedMessage() if message.round <= self._control.rounds.opened:
+            case em.ContributionsSeen() | em.MemberRefused() | m.RingFinishedMessage() if message.round <= opened:
                 self._liars.saw(delivery.sender, message, self._rings.members_of(delivery.sender, message))
                 self._lose_liars()  # before the round can be committed
             case sm.StateSent():

@@ -93,10 +93,13 @@ class RunRings:
         peers = self.places() if came else ()
         return {name: _told(order, setup, peers) for name, setup in self.setups.items()}
 
-    def members_of(self, stage: str, seen: em.ContributionsSeen | m.RingFinishedMessage) -> tuple[str, ...]:
+    def members_of(
+        self, stage: str, seen: em.ContributionsSeen | em.MemberRefused | m.RingFinishedMessage
+    ) -> tuple[str, ...]:
         """The members of the ring of which the stage tells; none where it is not in that ring now, tells of others than
         its members, or names an epoch that has not begun."""
         told = {*seen.members, *seen.digests} if isinstance(seen, em.ContributionsSeen) else set[str]()
+        told |= {seen.member} if isinstance(seen, em.MemberRefused) else set()
         for each in self.setups[stage].segments if stage in self.setups else ():
             if each.ring == seen.ring and told <= {*each.members} and seen.epoch <= self._epoch:
                 return each.members

@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ravnest.errors import RunFailed
+from ravnest.errors import RunFailed, WrongMessage
 from ravnest.splitting import ValueSpec
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
@@ -139,23 +139,21 @@ def expected_sender(setup: StageSetup, message: Message) -> str | None:
 
 
 def check_tensors(delivery: Delivery, specs: Sequence[ValueSpec]) -> None:
-    """Raises RunFailed unless the tensors match `specs` in number, dtype and shape.
+    """Raises WrongMessage unless the tensors match `specs` in number, dtype and shape.
 
     A size of None varies with the batch, and any positive size passes.
     """
     kind = type(delivery.message).__name__
     if len(delivery.tensors) != len(specs):
-        raise RunFailed(f"{delivery.sender} sent {kind} with {len(delivery.tensors)} tensors, expected {len(specs)}")
+        raise WrongMessage(delivery.sender, f"sent {kind} with {len(delivery.tensors)} tensors, expected {len(specs)}")
     for tensor, spec in zip(delivery.tensors, specs, strict=True):
         fits = tensor.dim() == len(spec.shape) and all(
             size == wanted or (wanted is None and size > 0)
             for size, wanted in zip(tensor.shape, spec.shape, strict=True)
         )
         if tensor.dtype != spec.dtype or not fits:
-            raise RunFailed(
-                f"{delivery.sender} sent {kind} with {spec.name} as {tensor.dtype} {tuple(tensor.shape)}, expected"
-                f" {spec.dtype} {spec.shape}"
-            )
+            found = f"{spec.name} as {tensor.dtype} {tuple(tensor.shape)}"
+            raise WrongMessage(delivery.sender, f"sent {kind} with {found}, expected {spec.dtype} {spec.shape}")
 
 
 def _needing(specs: Sequence[ValueSpec]) -> tuple[ValueSpec, ...]:

@@ -169,6 +169,22 @@ class ContributionsSeen(Message, frozen=True, kw_only=True, tag="contributions_s
     digests: Annotated[dict[Name, Digests], at_most(MOST_NAMED)]
 
 
+MOST_REASON = 500
+"""Characters of the reason for which a contribution cannot be averaged."""
+
+
+class MemberRefused(Message, frozen=True, kw_only=True, tag="member_refused"):
+    """The stage cannot average what another member of one of its rings gave: it waits for an epoch without that one.
+
+    `round` is the last one that is committed as far as the stage knows."""
+
+    round: Count
+    ring: Count
+    epoch: Count
+    member: Name
+    reason: Annotated[str, at_most(MOST_REASON)]
+
+
 EPOCH_KINDS: tuple[type[Message], ...] = (
     RingsReformedMessage,
     RoundsResumedMessage,
@@ -181,4 +197,5 @@ EPOCH_KINDS: tuple[type[Message], ...] = (
     NoticeGiven,
     RoundsHeld,
     ContributionsSeen,
+    MemberRefused,
 )

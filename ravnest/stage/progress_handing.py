@@ -26,6 +26,14 @@ from ring_allreduce.transport import Delivery, Message
 MOST_PARTS = 64
 """The most parts of what a member hands on: one for each round that it has not merged, and one more."""
 
+MOST_SAMPLES = 1 << 32
+"""The most samples behind what one member hands on: with many more, whoever adds it would have a weight that none has.
+"""
+
+MOST_NUMBER = 1e15
+"""The largest number of a part. No weight moves so far in a round, and sums and means of such numbers stay within the
+range in which numbers can be averaged. Where they travel as float16 it is as much less as that is smaller."""
+
 Send = tuple[str, Message, list[Tensor]]
 
 
@@ -192,6 +200,17 @@ class ProgressHanding:
             raise InvalidInput(f"it ended after {piece.offset + numbers} numbers of {elements}")
         if not tensors[0].isfinite().all():
             raise InvalidInput("it sent progress with numbers that are not finite")
+        samples = sum(each.samples for each in taking.parts) + (0 if begun else piece.samples)
+        if samples > MOST_SAMPLES:
+            raise InvalidInput(f"it sent progress of {samples:,} samples")
+        most = self._most_number(piece.ring)
+        if numbers and float(tensors[0].abs().max()) > most:
+            raise InvalidInput(f"it sent progress with numbers beyond {most:.3g}")
+
+    def _most_number(self, ring: int) -> float:
+        """Whoever adds what is handed on answers for it: the sum of all parts has to be one that travels."""
+        wire = self._rounds.rings.segments[ring].progress.wire
+        return torch.finfo(torch.float16).max / (2 * (MOST_PARTS + 1)) if wire == "float16" else MOST_NUMBER
 
     def _elements(self, ring: int) -> int:
         return self._rounds.rings.segments[ring].progress.elements

@@ -20,7 +20,7 @@ from ravnest.stage import shadow_messages as shm
 from ravnest.stage.epoch_rings import addresses_of, resume_of, segments_among
 from ravnest.stage.message_fields import MOST_NAMED, MOST_RATE
 from ravnest.stage.setup import SegmentSetup, StageSetup
-from ring_allreduce import RingReducer
+from ring_allreduce import ContributionRefused, RingReducer
 from ring_allreduce.ring import RING_KINDS, Feeding, RingResult
 from ring_allreduce.rounds import (
     AcceptAverage,
@@ -111,6 +111,8 @@ class StageRings:
         """What came of the rings before the stage knew its first round; None once it does."""
         self._held_back: list[tuple[int, Sequence[SegmentContribution]]] = []
         """Contributions of rounds whose epoch is only beginning."""
+        self._refused: set[str] = set()
+        """The members of whom the driver was told in this epoch that what they gave cannot be averaged."""
         self._results: dict[int, dict[str, RingResult]] = {}
         self._saves: set[int] = set()
         self.on_ring_finished: Callable[[int, int], None] | None = None
@@ -143,12 +145,12 @@ class StageRings:
         self._follow(self._member.handle(RoundContributed(round)))
         for part in contributions:
             segment = self._segments[part.ring]
-            self._reducer.contribute(round, segment.progress.name, part.vector, part.weight, part.counters)
+            self._give(round, segment.progress.name, part.vector, part.weight, part.counters)
             if segment.averaged_buffers is not None:
-                self._reducer.contribute(round, segment.averaged_buffers.name, part.buffers, part.weight)
+                self._give(round, segment.averaged_buffers.name, part.buffers, part.weight)
             if segment.taken_buffers is not None:
                 first = segment.members[0] == self._endpoint.name and not part.follows
-                self._reducer.contribute(round, segment.taken_buffers.name, part.taken, float(first))
+                self._give(round, segment.taken_buffers.name, part.taken, float(first))
 
     def on_delivery(self, delivery: Delivery) -> bool:
         """Take a delivery if it is about the rings: a chunk, or who follows them. Returns whether it was.
@@ -161,7 +163,41 @@ class StageRings:
         if self._early is not None and isinstance(delivery.message, RING_KINDS):
             self._early.append(delivery)
             return True
-        return self._feeding.on_delivery(delivery) or self._reducer.on_delivery(delivery)
+        return self._feeding.on_delivery(delivery) or self._reduce(delivery)
+
+    def _reduce(self, delivery: Delivery) -> bool:
+        """Let the rings take a delivery. Returns whether it is of one."""
+        try:
+            return self._reducer.on_delivery(delivery)
+        except ContributionRefused as error:
+            self._refuse(error)
+            return True
+
+    def _give(
+        self,
+        round: int,  # noqa: A002 - our word
+        ring: str,
+        vector: Tensor,
+        weight: float,
+        counters: tuple[int, ...] = (),
+    ) -> None:
+        """Contribute to a ring. What others gave to it before is judged now."""
+        try:
+            self._reducer.contribute(round, ring, vector, weight, counters)
+        except ContributionRefused as error:
+            self._refuse(error)
+
+    def _refuse(self, error: ContributionRefused) -> None:
+        """What a member gives that cannot be averaged leaves the rings as they are. The driver is told of it, once in
+        an epoch, and decides who of the two leaves. Raises the error where this stage is that member."""
+        if error.member == self._endpoint.name:
+            raise error
+        ring = next((each.ring for each in self._segments.values() if error.member in each.members), None)
+        if ring is None or error.member in self._refused:
+            return  # who is in none of its rings changes nothing
+        self._refused.add(error.member)
+        round_, epoch, reason = self.committed, self._member.epoch, str(error)[: em.MOST_REASON]
+        self.tell(em.MemberRefused(round=round_, ring=ring, epoch=epoch, member=error.member, reason=reason))
 
     def _fed(self, message: shm.Followers) -> None:
         """These warm spares follow from now on."""
@@ -216,6 +252,7 @@ class StageRings:
         self._segments = segments_among(self._segments, message)
         self._segment_of = {spec.name: segment for segment in self._segments.values() for spec in segment.rings}
         self._endpoint.epoch = message.epoch
+        self._refused.clear()
         self._endpoint.disconnect(message.lost)
         self._endpoint.connect(addresses_of(message.peers))
         self._feeding.stop()
@@ -234,7 +271,7 @@ class StageRings:
         self._reducer = RingReducer(self._endpoint, specs, max_rounds=most, first_round=first, completed=done)
         self._reducer.most_queued = self._most_queued
         for delivery in early:
-            self._reducer.on_delivery(delivery)
+            self._reduce(delivery)
 
     @property
     def _most_queued(self) -> int | None:

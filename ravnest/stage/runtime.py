@@ -170,13 +170,13 @@ class StageRuntime:
         return True
 
     def _take(self, delivery: Delivery) -> None:
-        """Act on what has arrived. Where that ends the run, the error names who sent it."""
+        """Act on what has arrived. Where that ends the stage, the error names who sent it, and not the job."""
         try:
             self._act_on(delivery)
+        except WrongMessage:
+            raise
         except (RunFailed, InvalidInput) as error:
-            if isinstance(error, RunFailed) and delivery.sender in str(error):
-                raise
-            raise RunFailed(f"{type(delivery.message).__name__} of {delivery.sender}: {error}") from error
+            raise WrongMessage(delivery.sender, f"sent {type(delivery.message).__name__}: {error}") from error
 
     def _act_on(self, delivery: Delivery) -> None:
         message = delivery.message

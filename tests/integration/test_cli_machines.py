@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from cluster_planner import load_fleet
 from ravnest.errors import NodeLost, RunFailed
 from ravnest.profiling.agents import MachineAgent
-from ring_allreduce.transport import PeerAddress
+from ravnest.profiling.probe_line import ProbeLine
+from ravnest.profiling.probes import Ping, Pong, codec
+from ring_allreduce.transport import TOKEN_BYTES, Lane, PeerAddress, ZmqEndpoint
 from tests.support.commands import JOBS, ravnest, ravnest_process
 
 
@@ -115,3 +118,21 @@ def test_an_address_that_cannot_be_listened_at_or_used_is_an_error_of_ravnests()
             agent.meet({"b": PeerAddress("127.0.0.1", 0, 0)})
     finally:
         agent.close()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_probe_answers_nobody_who_does_not_know_its_token(knows: bool) -> None:
+    token = bytes(range(TOKEN_BYTES))
+    line = ProbeLine("a", "127.0.0.1", token)
+    other = ZmqEndpoint("b", codec=codec(), token=token if knows else bytes(TOKEN_BYTES), shared_memory=False)
+    try:
+        line.connect({"b": other.address})
+        other.connect({"a": line.address})
+        other.send("a", Lane.PIPELINE, Ping(number=7))
+        end_s = time.monotonic() + (20.0 if knows else 1.0)
+        while not (heard := other.poll(0.05)) and time.monotonic() < end_s:
+            pass
+        assert [type(each.message) for each in heard] == [Pong] * knows
+    finally:
+        line.close()
+        other.close()

@@ -103,3 +103,19 @@ def test_no_honest_member_is_ever_proven_to_lie(seed):
         out |= {verdict.member for verdict in odds.judge(told, len(here)) if verdict.proven}
     assert out <= liars
     assert out or not liars or len(names) < LEAST_MEMBERS
+
+
+def test_of_a_member_and_one_that_refuses_what_it_gave_the_first_leaves_until_it_is_known_who_lies():
+    odds = Equivocation(lambda member: member)
+    told = [odds.refused("a", teller, "NaN", 8) for teller in "bcdef"]
+    found = [(v.member, v.proven) for verdicts in told for v in verdicts]
+    assert found == [*[("a", False)] * 3, ("a", True), ("a", True)]
+    assert "NaN" in told[0][0].reason
+
+    accuser = Equivocation(lambda member: member)
+    said = [accuser.refused(member, "h", "NaN", 8) for member in "abcd"]
+    assert [(v.member, v.proven) for verdicts in said for v in verdicts] == [
+        *(("a", False), ("b", False), ("c", False)),
+        ("h", True),
+    ]
+    assert [(v.member, v.proven) for v in Equivocation(str).refused("a", "b", "NaN", 3)] == [("a", False)]

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
+import torch
 
 from ravnest.driver.liars import LOOKED_AT, STRIKES, LiarWatch, agreed_on, odd_ones
-from ravnest.stage.epoch_messages import ContributionsSeen
+from ravnest.stage.epoch_messages import ContributionsSeen, MemberRefused
 from ravnest.stage.messages import RingFinishedMessage
 from ring_allreduce.ring import Chunk, ContributionFigures
 from ring_allreduce.transport import Lane
@@ -234,13 +236,14 @@ def test_who_tells_nothing_is_compared_before_the_commit_too():
     assert [(stage, spoils) for stage, _, spoils in watch.found()] == [("c2.s0", True)]
 
 
-def sends_apart(monkeypatch, stage, to):
-    """Have a stage send the peers `to` other numbers than the rest."""
+def sends_apart(monkeypatch, stage, to, change=lambda tensor: tensor + 0.01, **fields):
+    """Have a stage send the peers `to` other numbers than the rest, in chunks with other `fields`."""
     honest = InProcessEndpoint.send
 
     def send(self, peer, lane, message, tensors=()):
         if self.name == stage and peer in to and lane is Lane.BULK and isinstance(message, Chunk):
-            tensors = [tensor + 0.01 for tensor in tensors]
+            tensors = [change(tensor) for tensor in tensors]
+            message = msgspec.structs.replace(message, **fields)
         honest(self, peer, lane, message, tensors)
 
     monkeypatch.setattr(InProcessEndpoint, "send", send)
@@ -267,3 +270,47 @@ def test_a_run_loses_who_was_sent_other_numbers_and_goes_on_where_nobody_knows_w
     assert [lost.cluster for lost in result.lost] == ["c0"]
     assert "one of the two lies" in result.lost[0].reason
     assert "c0.s0" not in result.contributions[0]["members"]
+
+
+def not_finite(tensor):
+    return torch.full_like(tensor, float("nan"))
+
+
+@pytest.mark.parametrize("robust", ["none", "trimmed_mean"])
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        (not_finite, {}),
+        (torch.Tensor.double, {}),
+        (lambda tensor: tensor[1:], {}),
+        (torch.clone, {"counters": (7,)}),  # which is judged when the others contribute
+        (torch.clone, {"ring": "of nobody"}),
+        (torch.clone, {"round": 10**6}),
+    ],
+)
+def test_a_run_loses_who_sends_what_cannot_be_averaged_and_goes_on(monkeypatch, honest_loss, robust, change, fields):
+    sends_apart(monkeypatch, "c3.s0", set(STAGES), change, **fields)
+    result = five_clusters(robust=robust).run()
+    assert [lost.cluster for lost in result.lost] == ["c3"]
+    assert "cannot average what it gave" in result.lost[0].reason
+    assert result.evaluations[-1].loss[0] < 1.05 * honest_loss
+
+
+def refuses(member):
+    return MemberRefused(round=0, ring=0, epoch=0, member=member, reason="NaN")
+
+
+def test_who_is_refused_leaves_and_is_shut_out_once_more_say_so_than_can_lie():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    for teller in STAGES[:3]:
+        watch.saw(teller, refuses("c4.s0"), STAGES)
+    ((stage, _, spoils), *_) = watch.found()
+    assert (stage, spoils) == ("c4.s0", False)
+    assert watch.shut_out == {"c4"}
+
+
+def test_who_refuses_itself_or_is_in_no_such_ring_is_not_believed():
+    watch = LiarWatch(lambda stage: stage.partition(".")[0])
+    watch.saw("c1.s0", refuses("c1.s0"), STAGES)
+    watch.saw("c1.s0", refuses("c2.s0"), ())
+    assert watch.found() == []

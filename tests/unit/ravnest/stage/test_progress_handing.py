@@ -7,7 +7,9 @@ import torch
 
 from ravnest.stage import donor_messages as dm
 from ravnest.stage import messages as m
-from ravnest.stage.progress_handing import Part, ProgressHanding, added
+from ravnest.stage.progress_handing import MOST_PARTS, MOST_SAMPLES, Part, ProgressHanding, added
+from ring_allreduce.ring.events import require_weight
+from ring_allreduce.ring.wire_forms import decode, encode, why_not_summed
 from ring_allreduce.transport import Delivery
 
 ELEMENTS = 10
@@ -16,8 +18,8 @@ ELEMENTS = 10
 class Rounds:
     """A stage's rounds, as far as handing on knows them."""
 
-    def __init__(self, parts=()):
-        segment = SimpleNamespace(progress=SimpleNamespace(elements=ELEMENTS))
+    def __init__(self, parts=(), wire="exact"):
+        segment = SimpleNamespace(progress=SimpleNamespace(elements=ELEMENTS, wire=wire))
         self.rings = SimpleNamespace(segments={0: segment}, takers=lambda ring: ("giver", "taker") if not ring else ())
         self.parts = list(parts)
 
@@ -177,6 +179,8 @@ WRONG = {
     "before all of": lambda header, tensors: (with_(header, samples=4 + header.offset), tensors),
     "ended after": lambda header, tensors: (with_(header, last=True), tensors),
     "finite": lambda header, tensors: (header, [torch.full_like(tensors[0], float("nan"))]),
+    "numbers beyond": lambda header, tensors: (header, [torch.full_like(tensors[0], -1e30)]),
+    "samples": lambda header, tensors: (with_(header, samples=2**53), tensors),
 }
 
 
@@ -189,6 +193,23 @@ def test_garbage_is_refused_and_the_driver_told(why):
     assert why in told.reason
     pair.add()
     assert pair.taker.due(0, 9) == []
+
+
+@pytest.mark.parametrize("wire", ["exact", "float16"])
+def test_whoever_adds_the_largest_numbers_and_weights_that_are_taken_can_still_contribute(wire):
+    most = 1e15 if wire == "exact" else 500.0
+    parts = [Part(number, MOST_SAMPLES // 65, torch.full((ELEMENTS,), most)) for number in range(MOST_PARTS)]
+    pair = Pair(*parts)
+    pair.taker = ProgressHanding(Rounds(wire=wire))
+    pair.ask()
+    for _ in range(20):
+        pair.pass_on()
+    assert pair.told == [dm.ProgressTaken(ring=0, giver="giver", updates=5)]
+    vector, weight = added(torch.ones(ELEMENTS), 8.0, pair.add().taker.due(0, 1), float)
+    require_weight(weight)
+    assert why_not_summed(vector, weight, 10_000) is None
+    sent = encode(wire, vector * weight, weight, None)
+    decode(wire, sent, ELEMENTS, weight, torch.float32)  # which refuses what is beyond the form on the wire
 
 
 def test_pieces_of_a_request_that_was_given_up_have_no_effect():

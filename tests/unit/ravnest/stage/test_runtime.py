@@ -2,18 +2,19 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
 from ravnest.driver.preparation import needed
-from ravnest.errors import NodeLost, RunFailed
+from ravnest.errors import NodeLost, RunFailed, WrongMessage
 from ravnest.job.initial_weights import make_weights
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage.assembling import assemble, batch_source
 from ravnest.stage.executor import ComputeFinished, InlineExecutor
 from ravnest.stage.reports import COMPUTE, NETWORK
-from ring_allreduce import ContributionRefused, PeerStalled
+from ring_allreduce import PeerStalled
 from ring_allreduce.ring import Chunk
 from ring_allreduce.rounds import SILENCE_FLOOR_S
 from ring_allreduce.transport import InProcessNetwork, Lane
@@ -223,14 +224,32 @@ def test_a_stranger_has_no_effect():
     assert not bench.stage.stopped
 
 
-def test_a_chunk_that_is_not_finite_names_its_sender():
+def test_of_a_chunk_that_is_not_finite_the_driver_is_told_once_and_the_stage_goes_on():
     run = local_run(tiny_job(), parts=(1, 1))
     stage = run.stages["c0.s0"]
     (segment,) = stage.setup.segments[:1]
     header = Chunk(ring=str(segment.ring), round=1, phase="reduce", block=0, start=0, stop=2, weight=1.0)
-    run.stages["c1.s0"].endpoint.send("c0.s0", Lane.BULK, header, [torch.tensor([0.0, float("nan")])])
-    with pytest.raises(ContributionRefused, match=r"c1\.s0"):
+    for ring in (header.ring, header.ring, "of nobody"):
+        sent = msgspec.structs.replace(header, ring=ring)
+        run.stages["c1.s0"].endpoint.send("c0.s0", Lane.BULK, sent, [torch.tensor([0.0, float("nan")])])
         stage.turn(0.0)
+    stage.turn(0.0)
+    told = [each.message for each in run.driver.poll(0.0) if isinstance(each.message, em.MemberRefused)]
+    ((refused),) = told
+    assert (refused.member, refused.ring, refused.epoch) == ("c1.s0", segment.ring, 0)
+    assert "NaN" in refused.reason
+    assert not stage.stopped
+
+
+@pytest.mark.parametrize(
+    "change", [lambda header, x: [x.double()], lambda header, x: [x, x], lambda header, x: [x[:, 1:]]]
+)
+def test_what_a_neighbour_sends_is_no_fault_of_the_job_s(change):
+    bench = Bench("c0.s1")
+    header, activation, *rest = bench.activation(0)
+    bench.say("c0.s0", header, *change(header, activation), *rest)
+    with pytest.raises(WrongMessage, match=r"c0\.s0 sent Activation with"):
+        bench.turn()
 
 
 def test_it_says_each_second_that_it_lives_and_what_it_has_got_done():
