@@ -137,14 +137,25 @@ class StageActor:
         return ready.asked(GET_READY + self._order)
 
     def again(self, order: bytes) -> Reply:
-        """The stage's process has ended: let the ready one take its place, or a new one where that has ended, too."""
+        """The stage's process has ended: let the ready one take its place, or a new one where that has ended, too.
+
+        That the ready one has ended is known for sure only when it is asked.
+        """
         self._order = order
         with self._lock:
             if self._process is not None:
                 self._process.end()
             ready, self._ready = self._ready, None
-            self._process = _OwnProcess(self._name) if ready is None or ready.ended else ready
-        return self._process.asked(order)
+            self._process = process = ready or _OwnProcess(self._name)
+        reply = process.asked(order)
+        if ready is None or reply[0] == "said":
+            return reply
+        with self._lock:
+            if self._over.is_set():
+                return reply
+            ready.end()
+            self._process = process = _OwnProcess(self._name)
+        return process.asked(order)
 
     def end(self) -> None:
         """End the processes at once, whatever they do, with all that they have started."""
