@@ -37,7 +37,9 @@ HUGE = GREETING + b"\x02" + struct.pack(">Q", 1 << 62)
 GARBAGE = 1 << 16
 SLOW_S = 0.5
 STEP_S = 0.02
-RECORDED_S = 1.0
+RECORD_S, SILENT_S = 60.0, 5.0
+"""How long it may take until a handshake is recorded, and how long one that says nothing is listened to. With the least
+priority it waits for whatever else this machine does."""
 LEAST_PRIORITY = 19
 
 
@@ -106,22 +108,29 @@ def keyed(port: int) -> Iterator[None]:
 
 def recorded(port: int) -> bytes:
     """What a handshake with wrong keys says to the port, recorded on its way. Raises RuntimeError for nothing."""
-    said = b""
-    with contextlib.ExitStack() as opened:
-        relay = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        opened.enter_context(keyed(relay.getsockname()[1]))
-        relay.settimeout(RECORDED_S)
-        here = opened.enter_context(relay.accept()[0])
-        there = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=RECORDED_S))
-        end_s = time.monotonic() + RECORDED_S
-        while time.monotonic() < end_s:
-            for ready in select.select([here, there], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):
-                    data = ready.recv(65536)
-                    said += data if ready is here else b""
-                    (there if ready is here else here).sendall(data)
+    said, end_s = b"", time.monotonic() + RECORD_S
+    with socket.create_server(("127.0.0.1", 0)) as relay, keyed(relay.getsockname()[1]):
+        relay.settimeout(RECORD_S)
+        while len(said) <= len(GREETING) and time.monotonic() < end_s:
+            here, _ = relay.accept()
+            with here, socket.create_connection(("127.0.0.1", port), timeout=RECORD_S) as there:
+                said = relayed(here, there)
     if len(said) <= len(GREETING):
         raise RuntimeError(f"nothing was recorded of a handshake with port {port}, but {len(said)} bytes")
+    return said
+
+
+def relayed(here: socket.socket, there: socket.socket) -> bytes:
+    """Let two talk to each other until one of them ends or both are silent. Returns what `here` has said."""
+    said = b""
+    with contextlib.suppress(OSError):
+        while ready := select.select([here, there], [], [], SILENT_S)[0]:
+            for one in ready:
+                data = one.recv(65536)
+                if not data:
+                    return said
+                said += data if one is here else b""
+                (there if one is here else here).sendall(data)
     return said
 
 

@@ -23,7 +23,17 @@ import pytest
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.ray.stage_host import PROGRAM
 from ring_allreduce.rounds import SILENCE_FLOOR_S
-from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned, ravnest, ravnest_process, until_update
+from tests.support.commands import (
+    DEADLINE_S,
+    LONG,
+    Running,
+    gone,
+    planned,
+    ravnest,
+    ravnest_process,
+    until_update,
+    words_of,
+)
 from tests.support.terminal import CTRL_Z, Terminal
 
 SEED = int(os.environ.get("RAVNEST_FAULT_SEED", "0"))
@@ -78,8 +88,8 @@ def frozen(
 
 def trains(process: psutil.Process) -> bool:
     """Whether it is a run's driver or one of its stages, and none of Ray's own processes."""
-    words = " ".join(process.cmdline())
-    return "-m ravnest run" in words or process.cmdline()[1:3] == ["-m", PROGRAM]
+    words = words_of(process)
+    return words[1:4] == ["-m", "ravnest", "run"] or words[1:3] == ["-m", PROGRAM]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,7 +171,7 @@ def mishaps(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_a_folder_that_a_run_has_is_refused_to_a_second_one(paused: tuple[Terminal, float]) -> None:
     terminal, _ = paused
-    owner = next(each.pid for each in terminal.family() if each.cmdline()[1:4] == ["-m", "ravnest", "run"])
+    owner = next(each.pid for each in terminal.family() if words_of(each)[1:4] == ["-m", "ravnest", "run"])
     before = sorted(path.name for path in (terminal.folder / "r").rglob("*"))
     for arguments in (["run", "--out", "r"], ["run", "--out", "r", "--resume"], ["rehearse", "--out", "r"]):
         refused = ravnest(terminal.folder, *arguments)
@@ -264,8 +274,8 @@ def test_a_run_left_to_itself_does_what_it_is_asked_and_is_taken_over_when_its_d
     assert json.loads(asked("checkpoint", "r", *wait))["answer"]["round"] > 0
     assert json.loads(asked("evaluate", "r", "--live", *wait))["answer"]["loss"] > 0
     family = driver.children(recursive=True)
-    own = [each for each in family if "own_process" in " ".join(each.cmdline())]
-    stages = [each for each in own if each.cmdline()[1:3] == ["-m", PROGRAM]]
+    own = [each for each in family if PROGRAM in words_of(each)]
+    stages = [each for each in own if words_of(each)[1:3] == ["-m", PROGRAM]]
     assert len(stages) == 2
     before = Path(folder / "r/driver.json").stat()
     assert before.st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ import pytest
 
 from cluster_planner import Link, Spare, load_plan, save_plan
 from ravnest.driver.observe.metrics_file import read_metrics
-from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned
+from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned, words_of
 
 IDLE_S = 2.0
 """A process that does nothing for so long has loaded what it loads."""
@@ -45,7 +45,7 @@ class Watched(Running):
 
     def of(self, stage: str) -> list[psutil.Process]:
         return sorted(
-            (each for each in self.stages() if each.cmdline()[3] == stage), key=lambda each: each.create_time()
+            (each for each in self.stages() if words_of(each)[3:4] == [stage]), key=lambda each: each.create_time()
         )
 
     def of_stage(self, stage: str) -> int:

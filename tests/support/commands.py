@@ -165,13 +165,20 @@ class Running:
 
     def stages(self) -> list[psutil.Process]:
         """The stages' processes."""
-        return [child for child in self.family() if child.cmdline()[1:3] == ["-m", PROGRAM]]
+        return [child for child in self.family() if words_of(child)[1:3] == ["-m", PROGRAM]]
 
     def end(self) -> int:
         """Wait for the end; the exit code."""
         rest, _ = self.process.communicate(timeout=DEADLINE_S)
         self.output += rest
         return self.process.returncode
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """The words of its command; none where it has just ended, as processes of Ray and of a killed stage do."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
 
 
 def gone(processes: list[psutil.Process], within_s: float = 20.0) -> bool:

@@ -3,11 +3,15 @@
 The part `fuzz` is left out: `make fuzz` and tests/fuzz try the same readers.
 """
 
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from experiments.attack.__main__ import PARTS, main
+from experiments.attack.strangers import GREETING, recorded
 from tests.support.experiments import check_form, claims_of, run_quick
 
 QUICK = [part for part in PARTS if part != "fuzz"]
@@ -35,3 +39,23 @@ def test_each_part_runs_and_no_stage_is_lost(tmp_path: Path) -> None:
 def test_an_attack_lasts_some_minutes(minutes: str) -> None:
     with pytest.raises(SystemExit):
         main(["--minutes", minutes])
+
+
+def test_a_handshake_is_recorded_however_late_it_is_answered() -> None:
+    """As on a machine that has much else to do."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer_late() -> None:
+            there, _ = listening.accept()
+            with there:
+                time.sleep(1.5)
+                there.sendall(GREETING[:32] + b"\x01" + GREETING[33:])  # of a server
+                while len(there.recv(65536)) <= 64:
+                    pass  # the handshake comes after the greeting
+
+        late = threading.Thread(target=answer_late, daemon=True)
+        late.start()
+        said = recorded(listening.getsockname()[1])
+        late.join()
+    assert said.startswith(GREETING[:1])
+    assert len(said) > len(GREETING)
