@@ -87,7 +87,7 @@ def serve(
             serving.serve(seconds)
             work, figures = serving.work, serving.figures
     except InvalidInput as error:
-        raise _with_option(error) from error
+        raise _with_option(error, "--table-port" if table_port else "--host") from error
     refused = ", ".join(f"{count} {why}" for why, count in sorted(work.refused.items())) or "none"
     most_stale = max(work.staleness, default=0)
     typer.echo(
@@ -166,9 +166,10 @@ def _document(config: ExpertsConfig, seen: Seen) -> dict[str, Any]:
     return {**whole, "callers": sorted(seen.callers), "complete": seen.complete}
 
 
-def _with_option(error: InvalidInput) -> InvalidInput:
-    """The error, with the option's name in the place of the argument of the Python door."""
+def _with_option(error: InvalidInput, listen: str = "--host") -> InvalidInput:
+    """The error, with the option's name in the place of the argument of the Python door. `listen`: the option that says
+    where to listen."""
     if error.path is None and error.key in {"experts", "host", "name", "peer", "listen", "token_file"}:
-        key = "--host" if error.key == "listen" else "--" + error.key.replace("_", "-")
+        key = listen if error.key == "listen" else "--" + error.key.replace("_", "-")
         return InvalidInput(error.message, key=key, hint=error.hint)
     return error

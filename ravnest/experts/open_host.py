@@ -26,6 +26,7 @@ from ravnest.experts.known_members import local_token, members_endpoint
 from ravnest.experts.table_thread import TableThread
 from ravnest.free_memory import free_bytes
 from ravnest.training.optimizer_memory import state_bytes_per_parameter_byte
+from ring_allreduce import TransportError
 from ring_allreduce.transport import TOKEN_BYTES
 
 MEMORY_PART = 0.5
@@ -144,7 +145,7 @@ def opened_host(
         outwards_only: listen nowhere, as behind a router: it opens the connections to callers and hosts that listen.
         folder: for checkpoints, and for the host's private key, which makes it the same host after a restart.
 
-    For other arguments see ExpertHost. Raises InvalidInput, TableUnreachable, TransportError.
+    For other arguments see ExpertHost. Raises InvalidInput, TableUnreachable.
     """
     token = shared_token(token_file, host, config.name)
     try:
@@ -167,7 +168,11 @@ def opened_host(
     name = member_name(label, identity.public_key)
     shown = f"[{host}]" if ":" in host else host
     with contextlib.ExitStack() as stack:
-        endpoint = members_endpoint(name, identity, token, config.name, host, outwards_only=outwards_only)
+        try:
+            endpoint = members_endpoint(name, identity, token, config.name, host, outwards_only=outwards_only)
+        except TransportError as error:
+            hint = "give an address that this machine has; behind a router that has it, only open connections outwards"
+            raise InvalidInput(str(error), key="host", hint=hint) from error
         stack.callback(endpoint.close)
         table = TableThread([f"{shown}:{table_port}"], peers, identity, outwards_only=outwards_only)
         stack.callback(table.close)

@@ -43,6 +43,22 @@ def test_a_wrong_option_is_told_with_its_name(words: list[str], said: str, tmp_p
     assert line.startswith(said)
 
 
+@pytest.mark.parametrize(("words", "option"), [([], "--host"), (["--table-port", "7700"], "--table-port")])
+def test_where_a_host_cannot_listen_the_option_that_said_where_is_named(
+    words: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_use(*_: object, **__: object) -> None:
+        raise InvalidInput("cannot listen at 127.0.0.1:7700: Address already in use", key="listen")
+
+    monkeypatch.setattr("ravnest.experts.opened_host", in_use)
+    path = tmp_path / "experts.yaml"
+    path.write_text(FILE)
+    told = CliRunner().invoke(app, ["experts", "serve", str(path), *words])
+    assert isinstance(told.exception, Exception)
+    (line,), code = describe(told.exception)
+    assert (line, code) == (f"{option}: cannot listen at 127.0.0.1:7700: Address already in use", 2)
+
+
 @pytest.mark.parametrize("command", ["serve", "show"])
 def test_a_wrong_file_is_told_with_its_name_and_key(command: str, tmp_path: Path) -> None:
     path = tmp_path / "experts.yaml"

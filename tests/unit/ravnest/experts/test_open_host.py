@@ -9,6 +9,7 @@ from ravnest.experts.config import ExpertsConfig, build_expert
 from ravnest.experts.expert import HostedExpert
 from ravnest.experts.expert_files import ExpertFiles
 from ravnest.experts.open_host import opened_host, require_same_kind, room_for, shared_token
+from ring_allreduce import TransportError
 from tests.support.experts import WIDTH, small_grid
 
 BLOCK = {"factory": "tests.support.experts:block"}
@@ -72,6 +73,17 @@ def test_a_host_has_made_an_update_before_anybody_can_reach_it(monkeypatch: pyte
     with pytest.raises(Opens), opened_host(small_grid(), []):
         pass
     assert [one.updates for one in made] == [1]
+
+
+def test_an_address_that_the_machine_does_not_have_is_told_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise TransportError("cannot listen on 192.0.2.7:0: Cannot assign requested address")
+
+    monkeypatch.setattr(open_host, "members_endpoint", fails)
+    with pytest.raises(InvalidInput, match=r"192\.0\.2\.7") as caught, opened_host(small_grid(), []):
+        pass
+    assert caught.value.key == "host"
+    assert caught.value.hint
 
 
 def test_patterns_that_name_no_expert_are_told_with_their_key() -> None:
