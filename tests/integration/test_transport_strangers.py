@@ -15,6 +15,7 @@ import torch
 
 from ring_allreduce.transport import Codec, DropCause, Lane, Message, PeerAddress, TransportLimits, ZmqEndpoint
 from ring_allreduce.transport.security.waiting_room import MOST_OF_ADDRESS
+from ring_allreduce.transport.zmq.pieces import LARGEST_FRAME_BYTES
 from tests.support.commands import ROOT, environment
 
 pytestmark = pytest.mark.timeout(60)
@@ -91,6 +92,21 @@ def test_an_endless_message_of_a_stranger_ends_its_connection_and_is_never_held(
         assert process.memory_info().rss - before < 30 * MIB
     assert sent < 30 * MIB, "the connection goes on"
     assert listener.poll(0.0) == []
+
+
+@pytest.mark.parametrize("kind", [b"\x02", b"\x06"], ids=["message", "command"])
+def test_a_frame_beyond_its_bound_ends_the_connection_at_its_head(listener, kind):
+    """Nothing of it has come yet. A frame within the bound is waited for."""
+    where = listener.address.host, listener.address.pipeline_port
+    for size, ends in ((LARGEST_FRAME_BYTES + 1, True), (LARGEST_FRAME_BYTES, False)):
+        with socket.create_connection(where, timeout=2.0) as stranger:
+            stranger.sendall(greeting(b"PLAIN") + kind + struct.pack(">Q", size))
+            ended = False
+            with contextlib.suppress(TimeoutError):
+                while stranger.recv(4096):
+                    pass
+                ended = True
+            assert ended is ends
 
 
 def test_silence_ends_a_connection(listener, monkeypatch):
