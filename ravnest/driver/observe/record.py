@@ -149,7 +149,7 @@ class RunRecord:
 
     def stopping(self) -> None:
         """The user has asked for an end."""
-        self._emit(report.NoticeEvent("stopping with a checkpoint; Ctrl-C once more ends it at once"))
+        self._emit(report.NoticeEvent("stopping with a checkpoint; Ctrl-C once more or `stop --now` ends it at once"))
 
     def notice(self, text: str) -> None:
         """Something has happened that the user should know of, and that does not end the run."""
