@@ -164,6 +164,7 @@ def test_training_goes_on_when_a_host_is_killed_and_its_experts_go_on_from_copie
             host.process.wait(20)
 
 
+@pytest.mark.timeout(480)
 def test_a_run_trains_experts_that_a_layer_of_its_model_calls_and_a_plan_asks_none(tmp_path: Path) -> None:
     job = JOB.replace("calling", tmp_path.name)  # a module of another name when the test is tried again
     for name, text in (("experts.yaml", FILE), ("nodes.yaml", NODES), (f"{tmp_path.name}.py", CALLING)):
@@ -187,12 +188,21 @@ def test_a_run_trains_experts_that_a_layer_of_its_model_calls_and_a_plan_asks_no
         again = ravnest(tmp_path, "evaluate", "r", "--json")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["loss"] == pytest.approx(losses[-1], rel=1e-4)
+        # A resume goes on from the last checkpoint, with the experts as they are by then.
+        (tmp_path / "job.yaml").write_text(job.format(peer=f"127.0.0.1:{port}").replace("samples: 512", "samples: 768"))
+        longer = ravnest(tmp_path, "plan", "nodes.yaml", "--min-stages", "2")
+        assert longer.returncode == 0, longer.stderr
+        more = ravnest_process(tmp_path, "run", "--out", "r", "--resume", "--json")
+        assert more.returncode == 0, more.stderr + host.lines.read_text()
+        found = json.loads(more.stdout)
+        assert found["samples"] >= 768
+        assert found["held_out_loss"] < 1.1 * losses[-1]
         host.process.terminate()
         assert host.process.wait(60) == 0
-        # 64 micro-batches, each with one or more gradients for experts.
+        # 96 micro-batches, each with one or more gradients for experts.
         updates = re.search(r"([0-9,]+) updates", host.lines.read_text().splitlines()[-1])
         assert updates is not None, host.lines.read_text()
-        assert int(updates[1].replace(",", "")) >= 64
+        assert int(updates[1].replace(",", "")) >= 96
     finally:
         host.process.kill()
         host.process.wait(20)
