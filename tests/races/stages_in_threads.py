@@ -145,7 +145,7 @@ def progress_that_is_taken_while_it_is_handed_on(seed: int) -> None:
     """Three stages hand on what they have made, one after another, while rounds are contributed to: what each of them
     gave counts in one round, and in no other."""
     schedule = Interleaving(seed, [progress_handing])
-    segment = SimpleNamespace(progress=SimpleNamespace(elements=2))
+    segment = SimpleNamespace(progress=SimpleNamespace(elements=2, wire="float32"))
     rings = SimpleNamespace(segments={0: segment}, takers=lambda ring: {"a", "b", "c"})
     with schedule.locks():
         handing = progress_handing.ProgressHanding(SimpleNamespace(rings=rings))  # type: ignore[arg-type]
