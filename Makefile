@@ -1,6 +1,6 @@
 # make demo   plan and train the home example, from nothing
 # make quick  unit tests without the slow ones, for the edit loop: under a minute, no processes
-# make test   all tests: a quarter of an hour on two cores
+# make test   all tests: half an hour on two cores
 # make test-gpu  stages on a CUDA device (tests/gpu); without one, or with torch for CPU, all of them are skipped
 # make fuzz   mutated frames, messages and files against their readers: two minutes or three (Linux)
 # make docs   the site of docs/, in build/docs; a broken link or anchor fails
