@@ -28,8 +28,6 @@ MOST_VIEWERS = 32
 _LOOK_S = 1.0
 _CATCH_UP_S = 0.05
 _CURVES_S = 5.0
-_CURVES_SHARE = 0.01
-"""Of a processor: the long curves of a run of days, which change little, are drawn less often."""
 _ALIVE_S = 5.0
 _STAGES_A_SECOND = 250
 """A run of more stages is sent less often, so that browsers keep up."""
@@ -47,7 +45,7 @@ class Followed(Protocol):
     def links(self) -> list[object]: ...
 
 
-class Looks:
+class _Looks:
     """The last look at the run, shared by all who watch."""
 
     def __init__(self, run: Followed, now: Callable[[], float] = time.monotonic) -> None:
@@ -80,16 +78,13 @@ class Looks:
         self._next_s = self._now() + pause_s
 
     def _draw(self) -> None:
-        began_s = self._now()
         self.curves = _dumped(self._run.curves())
-        ended_s = self._now()
-        pause_s = 0.0 if self._run.behind else (ended_s - began_s) / _CURVES_SHARE
-        self._curves_s = ended_s + max(_CURVES_S, pause_s)
+        self._curves_s = self._now() + _CURVES_S
 
 
 def page_app(run: Followed, access: Access) -> Starlette:
     """The application that shows a run to whoever has access."""
-    looks, viewers = Looks(run), [0]
+    looks, viewers = _Looks(run), [0]
 
     async def view(request: Request) -> Response:
         await looks.fresh(curves=True)

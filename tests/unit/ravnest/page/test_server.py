@@ -1,6 +1,5 @@
 """The page's application, asked without sockets; a browser asks the whole in tests/integration/test_page.py."""
 
-import asyncio
 import json
 import re
 import socket
@@ -9,7 +8,7 @@ import pytest
 
 from ravnest.page.access import Access
 from ravnest.page.guarded_app import content_policy
-from ravnest.page.server import Looks, listen, page_app
+from ravnest.page.server import listen, page_app
 from tests.support import asgi
 
 TOKEN = "t" * 32
@@ -42,35 +41,6 @@ def asked(
 ) -> tuple[int, dict[str, str], str]:
     """Ask the application of the run; status, headers and text of the last answer."""
     return asgi.asked(page_app(run, Access(TOKEN)), path, headers, times=times, method=method)
-
-
-class Long(Shown):
-    """A run whose curves take 0.2 s to draw, by a clock of its own."""
-
-    def __init__(self, *, behind: bool) -> None:
-        super().__init__()
-        self.behind, self.now_s, self.drawn = behind, 0.0, 0
-
-    def curves(self) -> dict[str, object]:
-        self.drawn, self.now_s = self.drawn + 1, self.now_s + 0.2
-        return super().curves()
-
-
-@pytest.mark.parametrize(("behind", "drawn"), [(False, 5), (True, 20)])
-def test_curves_that_take_long_are_drawn_less_often_unless_the_past_is_still_read(behind: bool, drawn: int) -> None:
-    run = Long(behind=behind)
-    looks = Looks(run, lambda: run.now_s)
-
-    async def watch() -> None:
-        while run.now_s < 100.0:
-            await looks.fresh()
-            run.now_s += 1.0
-
-    asyncio.run(watch())
-    assert run.drawn == pytest.approx(drawn, abs=3)
-    before = run.drawn
-    asyncio.run(looks.fresh(curves=True))  # who asks for them has them at once
-    assert run.drawn == before + 1
 
 
 @pytest.mark.parametrize("path", ["/", "/api/view", "/api/events", "/api/links", "/metrics", "/?token=wrong"])
