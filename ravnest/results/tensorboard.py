@@ -6,11 +6,12 @@ that the fleet had made by then, so that those of a cluster that joined late sta
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ravnest.checkpoints.run_folder import RunFolder
-from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.observe.metrics_file import records_in
 from ravnest.errors import InvalidInput
 from ravnest.results.run_state import find_run
 
@@ -112,7 +113,7 @@ def to_tensorboard(run_dir: Path, out_dir: Path, progress: Callable[[float], Non
         raise InvalidInput(
             "needs the package tensorboard; install it with: pip install tensorboard", key="--tensorboard"
         ) from None
-    points = list(scalars(read_metrics(metrics)))
+    count = sum(1 for _ in scalars(records_in(metrics)))  # the points of a run of days fit no memory
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         for old in out_dir.glob("events.out.tfevents.*"):
@@ -121,8 +122,8 @@ def to_tensorboard(run_dir: Path, out_dir: Path, progress: Callable[[float], Non
     except OSError as error:
         raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(out_dir)) from None
     with writer:
-        for number, point in enumerate(points):
+        for number, point in enumerate(islice(scalars(records_in(metrics)), count)):
             if number % _TOLD_EVERY == 0:
-                progress(number / len(points))
+                progress(number / count)
             writer.add_scalar(point.curve, point.value, point.step, walltime=point.at_s)
-    return len(points)
+    return count

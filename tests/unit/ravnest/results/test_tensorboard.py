@@ -79,6 +79,16 @@ def test_tensorboard_reads_what_was_written_and_an_export_replaces_the_last(tmp_
     assert sum(len(events.Scalars(tag)) for tag in events.Tags()["scalars"]) == count
 
 
+def test_a_run_that_cannot_be_read_leaves_the_last_export(tmp_path: Path) -> None:
+    to_tensorboard(written(tmp_path / "run"), tmp_path / "board")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "board").iterdir()}
+    with (tmp_path / "run/metrics.jsonl").open("a") as file:
+        file.write("no record\n")
+    with pytest.raises(InvalidInput, match="line 10"):
+        to_tensorboard(tmp_path / "run", tmp_path / "board")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "board").iterdir()} == before
+
+
 def test_without_tensorboard_the_user_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InvalidInput, match="pip install tensorboard") as told:
