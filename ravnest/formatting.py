@@ -73,10 +73,12 @@ def json_value(value: object) -> object:
 
     A path becomes text, and a number that is not finite becomes None.
     """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value  # most values are one of these, and a page writes thousands each second
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return str(value) if isinstance(value, Path) else value

@@ -1,13 +1,15 @@
 """Curves of bounded length, for runs of any length. Pure.
 
 In: points, one after another, each with its moment first. Out: at most so many points; where there were more, each is
-the mean of those that came in an equal span of time, so that a curve becomes smoother and not shorter.
+the mean of those that came in an equal span of time, so that a curve becomes smoother and not shorter. Numbers have
+as many digits as a picture shows.
 
 A run that goes back, as one that is resumed from a checkpoint, makes samples anew. What it had made of them before no
 longer counts, by the rule of `ravnest.pictures.that_counts`.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass
@@ -26,6 +28,11 @@ class _Span:
     @property
     def mean(self) -> tuple[float, ...]:
         return tuple(value / self.count for value in self.sums)
+
+    @cached_property
+    def shown(self) -> tuple[float, ...]:
+        """The mean in five digits. All spans but the last stay as they are, so each is written once."""
+        return tuple(float(f"{value:.5g}") for value in self.mean)
 
 
 class Curve:
@@ -63,4 +70,4 @@ class Curve:
     @property
     def points(self) -> list[tuple[float, ...]]:
         """The curve."""
-        return [span.mean for span in self._spans]
+        return [span.shown for span in self._spans]

@@ -78,20 +78,12 @@ class RunCurves:
 
     def document(self, clusters: Sequence[str]) -> dict[str, object]:
         """All curves as plain data; of losses those of these clusters, with at most 12,000 points in all."""
-        found = json_value(
-            {
-                "loss": {name: _digits(self._losses[name].points) if name in self._losses else [] for name in clusters},
-                "held_out": self._held_out[-MOST_POINTS:],
-                "samples_per_s": _digits(self._rate.points),
-                "round_s": _digits(self._rounds_s.points),
-            }
-        )
-        return found if isinstance(found, dict) else {}
+        return {
+            "loss": {name: self._losses[name].points if name in self._losses else [] for name in clusters},
+            "held_out": json_value(self._held_out[-MOST_POINTS:]),
+            "samples_per_s": self._rate.points,
+            "round_s": self._rounds_s.points,
+        }
 
     def _new(self) -> Curve:
         return Curve(self._most, samples_at=1)
-
-
-def _digits(points: Sequence[tuple[float, ...]]) -> list[list[float]]:
-    """Numbers with as many digits as a picture shows."""
-    return [[float(f"{value:.5g}") for value in point] for point in points]

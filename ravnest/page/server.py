@@ -6,7 +6,6 @@ looked at once a second at most, by one thread, and only while somebody looks.
 """
 
 import asyncio
-import json
 import socket
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -182,4 +182,4 @@ def listen(host: str, port: int, *, others: int = 20) -> socket.socket:
 
 
 def _dumped(found: dict[str, object]) -> str:
-    return json.dumps(found, allow_nan=False, separators=(",", ":"))
+    return msgspec.json.encode(found).decode()

@@ -40,8 +40,8 @@ def test_no_point_is_lost_in_the_mean_and_moments_rise(most, steps):
     found = [point[0] for point in curve.points]
     assert len(found) <= most
     assert found == sorted(found)
-    assert moments[0] <= found[0]
-    assert found[-1] <= moments[-1]
+    assert moments[0] <= found[0] * (1 + 1e-4)  # they have five digits
+    assert found[-1] <= moments[-1] * (1 + 1e-4)
     assert all(point[0] == pytest.approx(point[1]) for point in curve.points)
 
 

@@ -23,8 +23,8 @@ def test_losses_stand_at_the_samples_of_the_fleet():
     curves.progressed(progress(100), 3.0)
     curves.updated("c0", 4.0, 2.5, 32)
     curves.updated("c9", 5.0, 2.0, 10_000)  # it came, and counts from where its schedule begins
-    assert losses(curves) == [[1, 16, 3], [4, 100, 2.5]]
-    assert losses(curves, "c9") == [[5, 100, 2]]
+    assert losses(curves) == [(1, 16, 3), (4, 100, 2.5)]
+    assert losses(curves, "c9") == [(5, 100, 2)]
     assert losses(curves, "other") == []
 
 
@@ -54,8 +54,8 @@ def test_the_past_comes_with_the_losses_of_all_clusters():
     assert curves.past({"samples": None, "losses": {"c0": 1.0}}, 6.0) == {}
     assert curves.past({"samples": 60, "losses": []}, 6.0) == {}
     curves.updated("c0", 7.0, 2.0, 10)
-    assert losses(curves) == [[5, 50, 3], [7, 50, 2]]
-    assert curves.document([])["samples_per_s"] == [[5, 8]]
+    assert losses(curves) == [(5, 50, 3), (7, 50, 2)]
+    assert curves.document([])["samples_per_s"] == [(5, 8)]
 
 
 @pytest.mark.parametrize("clusters", [1, 250])

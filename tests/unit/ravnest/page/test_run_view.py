@@ -96,7 +96,7 @@ def test_losses_lie_over_time_and_over_the_samples_of_the_fleet(told: Told) -> N
     told.update(2.0, "c1", 3.0)
     told.update(3.0, "c0", 2.0, update=1)
     told.update(4.0, "c0")  # of a stage that knows no loss
-    assert told.view.curves()["loss"] == {"c0": [[1.0, 16.0, 4.0], [3.0, 48.0, 2.0]], "c1": [[2.0, 32.0, 3.0]]}
+    assert told.view.curves()["loss"] == {"c0": [(1.0, 16.0, 4.0), (3.0, 48.0, 2.0)], "c1": [(2.0, 32.0, 3.0)]}
     assert told.cluster("c0")["loss"] == pytest.approx(3.6)
     assert told.document()["progress"] is None
 
@@ -130,7 +130,7 @@ def test_a_round_says_its_age_and_how_far_clusters_lag(told: Told, progress: rep
     assert (rounds["committed"], rounds["age_s"], rounds["seconds"], rounds["samples_since"]) == (8, 7.5, 0.75, 100)
     assert rounds["planned_bytes"] == 10_000  # five units in rings of two clusters
     assert [told.cluster(name)["lag"] for name in ("c0", "c1")] == [1, 2]
-    assert told.view.curves()["round_s"] == [[60.0, 0.75]]
+    assert told.view.curves()["round_s"] == [(60.0, 0.75)]
 
 
 def test_what_came_in_a_round_is_beside_what_was_planned(told: Told) -> None:
