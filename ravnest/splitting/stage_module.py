@@ -11,7 +11,7 @@ autograd saved stays), and shows its lines in a traceback.
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -231,6 +231,13 @@ class StageModule(nn.Module):
             source = generate(code, program.inputs, program.outputs, names, outputs_travel=program.outputs_travel)
             mode = "train" if training else "eval"
             self._functions[training] = compile_span(source, code, f"units {program.start}-{program.end} {mode}")
+        super().train()  # a loss may have come in the other mode
+
+    def train(self, mode: bool = True) -> Self:
+        """As any module's, but at once where the mode is so already: a stage asks for it before each micro-batch, and a
+        walk over the modules of a large one takes longer than a millisecond.
+        """
+        return self if self.training is mode else super().train(mode)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the span.

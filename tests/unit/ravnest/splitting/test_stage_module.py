@@ -31,6 +31,21 @@ def test_batch_norm_statistics_change_once_per_training_forward_only() -> None:
     assert all(torch.equal(before[name], buffer) for name, buffer in stage.named_buffers())
 
 
+def test_all_modules_are_in_the_mode_that_was_asked_for_and_are_visited_only_where_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = captured_case("cnn")
+    loss = nn.Sequential(nn.Dropout()).eval()
+    stage = StageModule(program.span(0, len(program.units)), initial_weights(CASES["cnn"].make, 0), loss=loss)
+    assert all(module.training for module in stage.modules()), "the loss, too"
+    visits: list[bool] = []
+    monkeypatch.setattr(nn.Dropout, "train", lambda self, mode=True: visits.append(mode))
+    for mode in (True, False, False, True, True):
+        assert stage.train(mode) is stage
+        assert {module.training for module in stage.children()} == {mode}
+    assert visits == [False, True]
+
+
 def test_a_replaced_parameter_is_used_at_once_and_old_graphs_keep_the_old_one() -> None:
     model = captured_case("gpt")
     stage = StageModule(model.span(0, len(model.units)), initial_weights(CASES["gpt"].make, 0)).eval()
