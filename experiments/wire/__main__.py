@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.wire import averaging, bottlenecks, cuts
+from experiments.wire import averaging, bottlenecks, cuts, entropy
 
 TITLE = "Shorter forms on the wire"
 INTRO = (
@@ -17,6 +17,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "cuts": cuts.run,
     "bottlenecks": bottlenecks.run,
     "averaging": averaging.run,
+    "entropy": entropy.run,
 }
 
 
