@@ -39,6 +39,8 @@ COLUMNS = (
 ROUNDS = 12
 """Rounds of averaging that a simulation lasts, so that ten and more are whole."""
 LEAST_SHARE, LEAST_GAIN, WITHIN = 0.99, 1.05, 0.10
+TOO_SMALL = {"7B": ("line",)}
+"""By model the worlds that cannot hold it, as planning says: they are no cases of it."""
 
 
 def models() -> dict[str, ModelCosts]:
@@ -96,6 +98,11 @@ def cases_of(asked: Collection[str]) -> list[tuple[str, int]]:
     return [case for case in every if not asked or {case[0], f"{case[0]}:{case[1]}"} & set(asked)]
 
 
+def _of(model: str, cases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those of the cases whose world can hold the model."""
+    return [case for case in cases if case[0] not in TOO_SMALL.get(model, ())]
+
+
 def _case(world: str, average_every: int, costs: ModelCosts, minutes: float) -> list[Cell]:
     """Return the row of one case."""
     fleet, work = published_worlds()[world], work_of(average_every)
@@ -138,7 +145,9 @@ def measure(
 
     `earlier`: rows that were measured before, which stay unless their case is measured again.
     """
-    cases = cases_of(asked or (("universities", "worldwide") if quick else ()))
+    cases = _of(model, cases_of(asked or (("universities", "worldwide") if quick else ())))
+    if not cases:
+        raise ValueError(f"no world that is asked for can hold {model} parameters")
     minutes = QUICK_CLIMB_MINUTES if quick else climb_minutes
     takes = len(cases) * (minutes + BESIDE_MINUTES)
     print(f"worlds_{model}: {len(cases)} cases, about {takes:.0f} minutes", file=sys.stderr, flush=True)
@@ -147,7 +156,7 @@ def measure(
     for world, average_every in cases:
         rows[world, average_every] = row = _case(world, average_every, models()[model], minutes)
         print(f"worlds_{model}:", *row, file=sys.stderr, flush=True)
-    every = cases_of(())
+    every = _of(model, cases_of(()))
     return _part(model, [rows[case] for case in every if case in rows], len(every), time.process_time() - began_s)
 
 

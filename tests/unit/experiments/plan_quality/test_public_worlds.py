@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import SpanCosts, make_plan
+from cluster_planner import NoFeasiblePlan, SpanCosts, make_plan
 from experiments.plan_quality import public_worlds
-from experiments.plan_quality.public_worlds import AVERAGE_EVERY, by_hand, cases_of, climbed, measure, work_of
+from experiments.plan_quality.public_worlds import AVERAGE_EVERY, by_hand, cases_of, climbed, measure, models, work_of
 from experiments.plan_quality.published_worlds import NODES, published_worlds
 from experiments.plan_quality.worlds import gpt
 
@@ -42,6 +42,13 @@ def test_cases_are_named_by_world_and_rounds() -> None:
     assert cases_of(("worldwide:488", "line")) == [("worldwide", 488), ("line", 488), ("line", 4096)]
     with pytest.raises(ValueError, match="there is no case mars"):
         cases_of(("mars",))
+
+
+def test_a_world_is_no_case_of_a_model_that_it_cannot_hold() -> None:
+    with pytest.raises(NoFeasiblePlan):
+        make_plan(published_worlds()["line"], models()["7B"], work_of(488), job={}, job_file="job.yaml")
+    with pytest.raises(ValueError, match="no world that is asked for can hold 7B"):
+        measure("7B", quick=False, asked=("line",))
 
 
 def test_cases_of_earlier_runs_stay_and_what_is_missing_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
