@@ -380,6 +380,8 @@ def test_people_of_a_collaboration_and_hosts_of_experts_have_a_page(driver: Any,
         driver.execute_script((SUPPORT / "axe/axe.min.js").read_text(encoding="utf-8"))
         found = driver.execute_async_script("axe.run().then(arguments[0])")
         assert [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")] == []
+        driver.delete_all_cookies()
+        until(driver, lambda: "lost: the token is missing or wrong: open" in "".join(texts(driver, "#link.lost")))
         driver.get("about:blank")
         server.stop()
 
@@ -399,6 +401,8 @@ def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -
     until(driver, lambda: f"{first} and {other} have changed places" in texts(driver, "#said"))
     assert texts(driver, "section:first-of-type li b")[0] == other
     assert texts(driver, "#tiles small")[0] != "as planned"
+    in_focus = "return document.activeElement.dataset.node"
+    assert driver.execute_script(in_focus) == first, "the keyboard stays at the place, which has another node now"
     steps = "['dragstart', 'dragover', 'drop']"
     driver.execute_script(f"window.seen = []; for (const e of {steps}) addEventListener(e, () => seen.push(e));")
     held, onto = (driver.find_element(By.CSS_SELECTOR, node(name)) for name in (first, other))
@@ -413,6 +417,36 @@ def test_nodes_of_a_plan_change_places_and_the_prediction_follows(driver: Any) -
     assert [each["id"] for each in found["violations"] if each["impact"] in ("serious", "critical")] == []
     driver.get("about:blank")
     server.stop()
+
+
+def test_an_exchange_that_was_not_answered_or_refused_does_not_spoil_the_next(driver: Any) -> None:
+    plan, token = predicted_again(home_plan()), new_token()
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    server = PageServer(plan_app(plan, Access(token)), listening)
+    server.start()
+    first, other = plan.clusters[0].stages[0].node, plan.clusters[1].stages[0].node
+    driver.get(f"http://127.0.0.1:{port}/?token={token}")
+    until(driver, lambda: texts(driver, "li button"))
+    exchange, kept = "swap(arguments[0], arguments[1])", "return swaps.length"
+    driver.execute_script(f"swap('nobody', arguments[0]); {exchange}", first, other)
+    until(driver, lambda: texts(driver, "#said.wrong") == ["Not possible: swaps: the plan has no node 'nobody'"])
+    assert driver.execute_script(kept) == 0, "neither the one that is refused nor the one behind it"
+    server.stop()
+    driver.execute_script(exchange, first, other)
+    until(driver, lambda: texts(driver, "#said.wrong") == ["The server does not answer any more."])
+    another = PageServer(plan_app(plan, Access(new_token())), listen("127.0.0.1", port))
+    another.start()
+    driver.execute_script(exchange, first, other)
+    until(driver, lambda: texts(driver, "#said.wrong")[0].startswith("The server refuses: the token is missing or"))
+    another.stop()
+    again = PageServer(plan_app(plan, Access(token)), listen("127.0.0.1", port))
+    again.start()
+    driver.execute_script(exchange, first, other)
+    until(driver, lambda: texts(driver, "#said") == [f"{first} and {other} have changed places"])
+    assert driver.execute_script(kept) == 1
+    driver.get("about:blank")
+    again.stop()
 
 
 def test_the_clusters_of_a_large_plan_are_found_by_node_cluster_or_region(driver: Any) -> None:
