@@ -9,6 +9,7 @@ Everything raises InvalidInput with the file and the key where a file is missing
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,19 @@ def save_plan(plan: Plan, path: StrPath) -> None:
     from cluster_planner import save_plan
 
     save_plan(plan, path)
+
+
+def require_writable(path: Path, key: str) -> None:
+    """Raises InvalidInput where no file can be made at `path`, which `key` names: asked before the work of minutes
+    whose result is to lie there. Nothing is left of the try."""
+    from ravnest.errors import InvalidInput
+
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise InvalidInput(f"cannot be written ({error.strerror or error})", path=str(path), key=key) from None
 
 
 def read_plan(path: StrPath, warn: Tell | None = None) -> tuple[Plan, Plan]:

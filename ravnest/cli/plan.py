@@ -147,6 +147,7 @@ def first_try(devices: Iterable[str]) -> tuple[str, str | None]:
 def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
     """Raises InvalidInput, before planning, where no plan can be written or one of the input files would be lost."""
     from ravnest.errors import InvalidInput
+    from ravnest.files import require_writable
 
     if output.is_dir():
         raise InvalidInput("is a folder; expected a file such as plan.yaml", path=str(output), key="output")
@@ -155,6 +156,7 @@ def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
     for path in inputs:
         if output.resolve() == path.resolve():
             raise InvalidInput("would overwrite what is planned; give another path", path=str(output), key="output")
+    require_writable(output, "output")
 
 
 def _write(made: Plan, plan_path: Path) -> Path:

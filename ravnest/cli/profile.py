@@ -103,6 +103,7 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
     """
     from cluster_planner import load_fleet
     from ravnest.errors import InvalidInput
+    from ravnest.files import require_writable
 
     if merge and force:
         raise InvalidInput("give one of --merge and --force")
@@ -110,6 +111,7 @@ def _known(output: Path, *, merge: bool, force: bool) -> Fleet | None:
         raise InvalidInput(f"there is no folder {output.parent}", path=str(output), key="output")
     if output.is_dir():
         raise InvalidInput("is a folder; expected a file such as nodes.yaml", path=str(output), key="output")
+    require_writable(output, "output")
     if not output.exists():
         return None
     if merge:

@@ -18,7 +18,7 @@ _LEAST_BAR, _WIDEST_BAR, _BESIDE_BAR = 4, 40, 72
 
 
 def simulate(
-    plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
+    plan: Annotated[Path, typer.Argument(metavar="PLAN_YAML", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
     hours: Annotated[
         float | None,
         typer.Option(
@@ -59,10 +59,13 @@ figures so far.
     from ravnest.cli.views.tables import console
     from ravnest.driver.signals import StopOnInterrupt
     from ravnest.errors import InvalidInput
+    from ravnest.files import require_writable
     from ravnest.formatting import duration
 
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="out")
+    if out is not None:
+        require_writable(out / "simulated.json", "out")
     shown = TextColumn("{task.percentage:.0f}%  {task.fields[at]}  left:")
     shown_on = console(stderr=True)
     bar = BarColumn(bar_width=max(_LEAST_BAR, min(_WIDEST_BAR, shown_on.width - _BESIDE_BAR)))

@@ -5,7 +5,7 @@ import pytest
 
 from cluster_planner import predicted_again, save_plan
 from ravnest.errors import InvalidInput
-from ravnest.files import fleet_of, job_for, load_plan, plan_of, read_plan
+from ravnest.files import fleet_of, job_for, load_plan, plan_of, read_plan, require_writable
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
@@ -48,3 +48,12 @@ def test_an_object_of_another_type_is_refused_by_its_name() -> None:
         with pytest.raises(InvalidInput, match="not an object of type dict") as told:
             ask()
         assert told.value.key == key
+
+
+def test_a_path_at_which_no_file_can_be_made_is_refused_and_the_try_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (Path("/proc/new/plan.yaml"), tmp_path / "file" / "plan.yaml"):
+        with pytest.raises(InvalidInput, match=f"^{path}: output: cannot be written \\("):
+            require_writable(path, "output")
+    require_writable(tmp_path / "new" / "deep" / "plan.yaml", "output")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

@@ -176,3 +176,8 @@ def test_hours_that_no_two_nodes_share_are_told_as_such(tmp_path: Path) -> None:
     assert said.startswith(
         "nodes: no cluster that holds the model has an hour of the day at which all its nodes are there"
     )
+
+
+def test_a_path_that_cannot_be_written_is_told_before_anything_is_planned() -> None:
+    result = CliRunner().invoke(cli.app, ["plan", "nowhere.yaml", "--job", JOB, "-o", "/proc/new/plan.yaml"])
+    assert str(result.exception).startswith("/proc/new/plan.yaml: --output: cannot be written (")

@@ -13,6 +13,7 @@ from ravnest.cli.profile import next_step
         ([], "nodes.yaml: --output: is there already: --merge writes what is measured into it"),
         (["--merge", "--force"], "give one of --merge and --force"),
         (["-o", "new/nodes.yaml"], "new/nodes.yaml: --output: there is no folder new"),
+        (["-o", "/proc/nodes.yaml"], "/proc/nodes.yaml: --output: cannot be written ("),
         (["-o", "."], ".: --output: is a folder; expected a file such as nodes.yaml"),
         (["--force", "--job", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--force", "--address", "nowhere"], "--address (or RAY_ADDRESS): 'nowhere' is no HOST:PORT"),

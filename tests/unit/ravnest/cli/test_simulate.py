@@ -51,6 +51,11 @@ def test_tables_a_picture_and_a_document_come_of_the_plan_alone(plan_file: Path,
     assert document["samples"] >= 2048
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_simulated() -> None:
+    told = CliRunner().invoke(app, ["simulate", "nowhere.yaml", "--out", "/proc/new"])
+    assert str(told.exception).startswith("/proc/new/simulated.json: --out: cannot be written (")
+
+
 def test_a_run_too_short_for_a_steady_state_is_compared_with_nothing(plan_file: Path) -> None:
     for samples in ("1", "600"):
         told = CliRunner().invoke(app, ["simulate", str(plan_file), "--samples", samples])
