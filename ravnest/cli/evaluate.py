@@ -16,6 +16,10 @@ from typing import Annotated
 import typer
 
 from ravnest.cli.runs import Run
+from ravnest.cli.steer import evaluate_live
+from ravnest.errors import InvalidInput
+
+_LIVE_WAIT_S = 600.0
 
 
 class Data(StrEnum):
@@ -46,13 +50,21 @@ def evaluate(
             help="Another job.yaml of the same model: one that has moved, or with other data or metrics.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1 …; without it, cpu.")
+    ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Let a run that goes on evaluate the held-out set now, on its own machines.")
     ] = False,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="With --live: wait so long for the figures.")
-    ] = 600.0,
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="With --live: wait so long for the figures; 600 without it.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Evaluate a run's weights on this machine: the loss, the job's metrics, and the baselines beside.
@@ -61,15 +73,16 @@ def evaluate(
     with the figures so far.
     """
     if live:
-        from ravnest.cli.steer import evaluate_live
-        from ravnest.errors import InvalidInput
-
-        others = {"--weights": weights, "--samples": samples, "--job": job}
+        if data is not Data.held_out:
+            raise InvalidInput("a run that goes on evaluates its own held-out set", key="--data")
+        others = {"--weights": weights, "--samples": samples, "--job": job, "--device": device}
         refused = next((name for name, given in others.items() if given is not None), None)
-        if refused is not None or data is not Data.held_out:
-            raise InvalidInput("a run that goes on evaluates its own held-out set", key=refused or "--data")
-        evaluate_live(run, wait, as_json=as_json)
+        if refused is not None:
+            raise InvalidInput("a run that goes on evaluates its own held-out set, where it trains", key=refused)
+        evaluate_live(run, _LIVE_WAIT_S if wait is None else wait, as_json=as_json)
         return
+    if wait is not None:
+        raise InvalidInput("is for --live: this machine evaluates at once", key="--wait")
     import ravnest
     from ravnest.cli.views.steps import Steps
     from ravnest.cli.views.tables import console
@@ -88,7 +101,7 @@ def evaluate(
             weights=weights,
             data=data.value,
             samples=samples,
-            device=device,
+            device=device or "cpu",
             job=job,
             step=steps.begin,
             progress=done,

@@ -17,7 +17,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help=f"{RUN_HELP}.")]
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the runs lie.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the runs lie.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs as one JSON document.")] = False,
 ) -> None:
     """Say which runs there are: running, finished, stopped, failed or killed, and how far each is."""

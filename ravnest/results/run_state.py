@@ -188,8 +188,14 @@ def states_in(folder: Path) -> list[RunState]:
     """Return the states of all runs in a folder, such as runs/, the one that wrote last at the end. A run whose metrics
     cannot be read is among them, as damaged.
 
-    Raises InvalidInput where there is no such folder.
+    Raises InvalidInput where there is no such folder, and where it is a run's own.
     """
+    if is_run(folder):
+        raise InvalidInput(
+            "is a run; expected the folder that runs lie in",
+            path=str(folder),
+            hint=f"`ravnest status {folder}` says how it is",
+        )
     if not folder.is_dir():
         raise InvalidInput("no such folder", path=str(folder), hint="runs are in runs/ where the command was run")
     found = [_state_or_damaged(path) for path in folder.iterdir() if is_run(path)]

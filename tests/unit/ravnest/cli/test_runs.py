@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.main import app
 from ravnest.driver.observe.report import PhaseEvent
+from ravnest.errors import InvalidInput
 from tests.unit.ravnest.results.test_run_state import PROGRESS, run_with
 
 
@@ -38,6 +39,12 @@ def test_each_run_is_a_row_and_its_state_is_explained(runs: Path) -> None:
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     assert shown("runs", str(tmp_path)) == f"no runs in {tmp_path} yet: `ravnest run` makes one\n"
+
+
+def test_a_runs_own_folder_is_no_folder_of_runs(runs: Path) -> None:
+    told = CliRunner().invoke(app, ["runs", str(runs / "done")])
+    assert isinstance(told.exception, InvalidInput)
+    assert told.exception.hint == "`ravnest status runs/done` says how it is"
 
 
 def test_a_running_run_says_what_is_left(runs: Path) -> None:

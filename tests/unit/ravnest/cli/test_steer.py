@@ -68,5 +68,18 @@ def test_a_run_that_was_ended_at_once_is_not_said_to_have_failed(
 def test_a_run_that_has_ended_is_told_and_an_evaluation_there_takes_no_other_data(tmp_path: Path) -> None:
     run = run_with(tmp_path / "r", PhaseEvent("saving"), stopped_early=True)
     assert "it is stopped" in str(CliRunner().invoke(app, ["checkpoint", str(run)]).exception)
-    told = CliRunner().invoke(app, ["evaluate", str(run), "--live", "--samples", "5"])
-    assert str(told.exception).startswith("--samples: ")
+    for option, value in (("--samples", "5"), ("--device", "cpu"), ("--data", "train")):
+        told = CliRunner().invoke(app, ["evaluate", str(run), "--live", option, value])
+        assert str(told.exception).startswith(f"{option}: a run that goes on evaluates its own")
+    told = CliRunner().invoke(app, ["evaluate", str(run), "--wait", "5"])
+    assert str(told.exception) == "--wait: is for --live: this machine evaluates at once"
+
+
+@pytest.mark.parametrize("what", [["stop"], ["checkpoint"], ["evaluate", "--live"]])
+def test_a_wait_that_is_no_number_is_refused_and_nothing_is_asked(tmp_path: Path, what: list[str]) -> None:
+    run = run_with(tmp_path / "r", PROGRESS)
+    lock = RunLock(run)
+    told = CliRunner().invoke(app, [*what, str(run), "--wait", "nan"])
+    lock.release()
+    assert str(told.exception) == "--wait: expected 0 or more, not nan"
+    assert list(take_requests(run)) == []
