@@ -23,13 +23,17 @@ _NARROWEST = 24
 def show_comparison(found: Comparison, console: Console) -> None:
     """Prints the tables. Each run has a letter, because folders have long names."""
     letters = [chr(ord("A") + at) if at < 26 else str(at + 1) for at in range(len(found.runs))]
-    runs = titled_table("runs")
+    # In a table of their own: beside the figures the usual name of a folder would be broken at 80 columns.
+    runs, figures = titled_table("runs"), titled_table("what they have come to")
     runs.add_column("folder", overflow="fold")
     for name in ("state", "samples", "trained for", "samples/s", "held-out loss"):
-        runs.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+        figures.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     for letter, run in zip(letters, found.runs, strict=True):
-        runs.add_row(letter, escape(str(run.path)), *_figures(run))
+        runs.add_row(letter, escape(str(run.path)))
+        figures.add_row(letter, *_figures(run))
     console.print(runs)
+    console.print()
+    console.print(figures)
     console.print(legend("samples/s: the mean of all its training. held-out loss: the last one, and the lowest."))
     console.print()
     if not found.settings:

@@ -22,7 +22,8 @@ def shown(found: Comparison) -> str:
 def test_runs_settings_and_losses_stand_beside_each_other() -> None:
     found = Comparison((RUN, EMPTY), {"job.optimizer.lr": (0.1, None)}, ((800, (3.3, None)),))
     rows = [line.split() for line in shown(found).splitlines()]
-    assert ["A", "runs/first", "finished", "800", "7.0", "s", "114", "3.500,", "3.000"] in rows
+    assert ["A", "runs/first"] in rows
+    assert ["A", "finished", "800", "7.0", "s", "114", "3.500,", "3.000"] in rows
     assert ["job.optimizer.lr", "0.1", "–"] in rows
     assert ["800", "3.300", "–"] in rows
 

@@ -49,6 +49,7 @@ from tests.unit.ravnest.cli.views.test_result_stages import SHARES
 from tests.unit.ravnest.cli.views.test_run_state import KILLED
 
 HEIGHT = 30
+NAMED = Path("runs/20261123-204643")
 FOLDER = Path("runs/20261123-204643-with-the-larger-batch-and-half-of-the-rate")
 NODES = tuple(f"n{i:02}-in-the-cellar-of-grandmothers-house" for i in range(64))
 HAPPENED = (
@@ -253,6 +254,12 @@ VIEWS = {
     ),
     "compare": View(
         lambda console: show_comparison(compared(), console), ("finished", "1,234,567", "2.012"), (str(FOLDER) + "-2",)
+    ),
+    "compare, runs as they are named": View(
+        lambda console: show_comparison(
+            replace(compared(), runs=tuple(replace(run, path=NAMED) for run in compared().runs)), console
+        ),
+        (f"A  {NAMED}", f"B  {NAMED}", "1,234,567"),
     ),
     "rehearse": View(
         rehearsed, ("79 → 78.2", "50.7 ms → 51.2 ms", "2 MB → 1.9 MB", "NOT FAITHFUL:"), (NODES[63],), True, True
