@@ -17,7 +17,7 @@ from ravnest.cli.runs import RUN_HELP
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help=f"{RUN_HELP}; two or more.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help=f"{RUN_HELP}; two or more.")],
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw their losses here, as a .png file.")
     ] = None,

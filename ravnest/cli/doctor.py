@@ -19,7 +19,7 @@ WOULD_FAIL = 1
 
 def doctor(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[PLAN_OR_NODES_YAML]", help="What the machines are to fit.")
+        Path | None, typer.Argument(metavar="PLAN_OR_NODES_YAML", help="What the machines are to fit.")
     ] = None,
     address: Annotated[
         str | None,

@@ -18,7 +18,7 @@ import typer
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the files are to be.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are to be.")] = Path(),
     kind: Annotated[
         str | None, typer.Option(metavar="KIND", help="What is to be learned: text, images or numbers.")
     ] = None,

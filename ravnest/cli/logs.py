@@ -22,7 +22,7 @@ def logs(
     run: Run,
     stage: Annotated[
         str | None,
-        typer.Argument(metavar="[STAGE]", help="A stage, such as c0.s1, or ray; without it, events."),
+        typer.Argument(metavar="STAGE", help="A stage, such as c0.s1, or ray; without it, events."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
 ) -> None:

@@ -80,14 +80,26 @@ class Command(TyperCommand):
             raise
 
 
+def _say_flags_take_nothing(params: list[Any]) -> list[Any]:
+    """The same parameters, of which a help shows no `<bool>` behind a flag, as if it were to be followed by one."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, whose help is broken between words where the terminal ends, and not where the source does."""
         found = super().get_command(ctx, cmd_name)
-        for each in (found, *getattr(found, "commands", {}).values()):
-            if each is not None and each.help:
+        for each in () if found is None else (found, *getattr(found, "commands", {}).values()):
+            _say_flags_take_nothing(each.get_params(ctx))
+            if each.help:
                 each.help = "\n\n".join(" ".join(part.split()) for part in each.help.split("\n\n"))
         return found
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _say_flags_take_nothing(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a subcommand and reports Ctrl-C, for which typer itself prints nothing.

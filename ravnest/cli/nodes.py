@@ -28,7 +28,7 @@ def leave(run: Run, node: Node) -> None:
 
 def join(
     run: Run,
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="The node's name.", show_default=False)] = None,
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="The node's name.", show_default=False)] = None,
     nodes: Annotated[
         Path | None,
         typer.Option("--nodes", metavar="NODES_YAML", help="A nodes.yaml with the node, if the run's plan lacks it."),

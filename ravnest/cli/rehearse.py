@@ -17,7 +17,7 @@ import typer
 
 
 def rehearse(
-    plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
+    plan: Annotated[Path, typer.Argument(metavar="PLAN_YAML", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
     speed: Annotated[
         float,
         typer.Option(help="How many times as fast the imitated machines and links are; figures are scaled back."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    plan: Annotated[Path, typer.Argument(metavar="[PLAN_YAML]", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
+    plan: Annotated[Path, typer.Argument(metavar="PLAN_YAML", help="What `ravnest plan` wrote.")] = Path("plan.yaml"),
     address: Annotated[
         str | None,
         typer.Option(

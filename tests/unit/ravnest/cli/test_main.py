@@ -178,6 +178,14 @@ def test_every_help_ends_with_an_example(command: list[str]) -> None:
     assert "Example: ravnest" in " ".join(result.output.split()[-20:])
 
 
+@pytest.mark.parametrize("command", [[], ["run"], ["logs"], ["dht", "health"], ["collaborate", "people"]])
+def test_a_help_shows_no_value_behind_a_flag_and_no_brackets_in_brackets(command: list[str]) -> None:
+    told = RUNNER.invoke(cli.app, [*command, "--help"])
+    assert "--help" in told.output
+    assert "<bool>" not in told.output
+    assert "[[" not in told.output
+
+
 def test_version() -> None:
     result = RUNNER.invoke(cli.app, ["--version"])
     assert (result.exit_code, result.output.split()[0]) == (0, "ravnest")
