@@ -65,7 +65,7 @@ figures so far.
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput("is a file; expected a folder", path=str(out), key="out")
     if out is not None:
-        require_writable(out / "simulated.json", "out")
+        require_writable(out / "simulated.json", "--out")
     shown = TextColumn("{task.percentage:.0f}%  {task.fields[at]}  left:")
     shown_on = console(stderr=True)
     bar = BarColumn(bar_width=max(_LEAST_BAR, min(_WIDEST_BAR, shown_on.width - _BESIDE_BAR)))
