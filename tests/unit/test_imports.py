@@ -134,6 +134,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "ravnest/driver/observe/metrics_file.py",
         "ravnest/driver/run_store.py",
         "ravnest/experts/grid.py",
+        "ravnest/page/server.py",
         "ravnest/stage/epoch_messages.py",
         "ravnest/stage/shadow_messages.py",
     ),
