@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import ROOT, Cell, Part, Report
-from experiments.plan_quality import neighbours, never_worse, parts, public_worlds, ranking, rehearsed
+from experiments.plan_quality import learning_costs, neighbours, never_worse, parts, public_worlds, ranking, rehearsed
 
 PARTS = [
     "brute_force",
@@ -19,12 +19,13 @@ PARTS = [
     "ranking",
     "rehearsed",
     "neighbours",
+    "costs",
 ]
 
 INTRO = (
     "How good are the planner's plans, and how long does it take? `brute_force…`, `never_worse`, `baselines`, "
     "`scaling` and `worlds_…` judge by the planner's own prediction and objective; how true these are, `rehearsed` and "
-    "`neighbours` tell."
+    "`neighbours` tell. `costs` measures what the objective's constants stand for."
 )
 
 
@@ -70,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         "ranking": partial(ranking.measure, quick=asked.quick),
         "rehearsed": partial(rehearsed.measure, quick=asked.quick),
         "neighbours": partial(neighbours.measure, quick=asked.quick),
+        "costs": partial(learning_costs.measure, quick=asked.quick),
     }
     flags = [] if asked.regions is None else ["--regions", str(asked.regions)]
     flags += ["--worlds", *asked.worlds] if asked.worlds else []
