@@ -41,7 +41,15 @@ from cluster_planner.inputs.constraints import (
     hours_to,
     part_of_day,
 )
-from cluster_planner.inputs.fleet import CUDA_PROCESS_BYTES, PROCESS_BYTES, Fleet, Node, NodeData, require_node_name
+from cluster_planner.inputs.fleet import (
+    CUDA_HOST_BYTES,
+    CUDA_PROCESS_BYTES,
+    PROCESS_BYTES,
+    Fleet,
+    Node,
+    NodeData,
+    require_node_name,
+)
 from cluster_planner.inputs.links import DEFAULT_LATENCY_S, DEFAULT_REGION_LATENCY_S, Link, RegionLink
 from cluster_planner.inputs.model_costs import (
     MOST_IN_FLIGHT,
@@ -58,7 +66,7 @@ from cluster_planner.inputs.model_costs import (
 )
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.cluster_anew import cluster_at, handover_s, samples_per_s, with_cluster
-from cluster_planner.pipeline.memory_fit import largest_fitting_window
+from cluster_planner.pipeline.memory_fit import largest_fitting_window, stage_fits
 from cluster_planner.pipeline.swapped_nodes import with_swapped_nodes
 from cluster_planner.plan import (
     Cluster,
@@ -99,6 +107,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     # What a plan is made from: machines, links, hours, constraints, costs.
     "ALL_DAY",
     "ActivationCheckpointing",
+    "CUDA_HOST_BYTES",
     "CUDA_PROCESS_BYTES",
     "Constraints",
     "DEFAULT_LATENCY_S",
@@ -173,6 +182,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "loads_of",
     "predict",
     "round_trip_s",
+    "stage_fits",
     "wanted_window",
     "work_times",
     # Advice on a plan.

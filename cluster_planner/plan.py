@@ -15,7 +15,7 @@ from functools import cached_property
 
 from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.constraints import LAST
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 
@@ -353,6 +353,14 @@ def require_memory(plan: Plan) -> None:
                     f"is {has / 1e9:g}, but stage {index} of {cluster.name} (units {list(stage.units)}, window "
                     f"{cluster.window}) needs {_enough_gb(need):g} GB there: plan again, or undo the change",
                     key=f"nodes[{stage.node}].memory_gb",
+                )
+            need = spans.stage_host_bytes(*stage.units, place, cluster.window)
+            if need > node.host_room_bytes:
+                raise InvalidInput(
+                    f"is {(node.host_memory_bytes or 0) / 1e9:g}, but stage {index} of {cluster.name} needs"
+                    f" {_enough_gb(need + CUDA_HOST_BYTES):g} GB of its machine's own memory: plan again, or undo the"
+                    " change",
+                    key=f"nodes[{stage.node}].host_memory_gb",
                 )
 
 

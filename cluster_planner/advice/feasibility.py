@@ -12,7 +12,7 @@ from cluster_planner.advice.lean_optimizer import fits_without
 from cluster_planner.errors import NoFeasiblePlan
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.constraints import LAST
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
@@ -25,6 +25,8 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, abl
             f"the model has {format_count(len(costs.units), 'unit')} and cannot be cut into {least} stages; "
             f"a cluster has {least} at the least"
         )
+    if memory_fit.lacks_host_memory:
+        raise NoFeasiblePlan(_no_host_memory(fleet, memory_fit))
     biggest = max(fleet.nodes, key=lambda node: node.room_bytes)
     has = f"the largest node, {biggest.name}, has {_gb(biggest.room_bytes)}"
     if not able:
@@ -39,6 +41,17 @@ def require_feasible(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, abl
         )
     if not memory_fit.holds(able):
         raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, able, least))
+
+
+def _no_host_memory(fleet: Fleet, memory_fit: MemoryFit) -> str:
+    counted = [node for node in fleet.nodes if node.host_memory_bytes is not None]
+    largest = max(counted, key=lambda node: node.host_room_bytes)
+    return (
+        "the GPUs could hold the model, but the memory of their machines (host_memory_gb) is too small for averaging"
+        f" and for what waits to be sent: a stage of one unit needs {_gb(memory_fit.least_host_bytes())} of it or more,"
+        f" and {_gb(CUDA_HOST_BYTES)} for its process; the largest, of {largest.name}, is"
+        f" {_gb(largest.host_memory_bytes or 0)}"
+    )
 
 
 def no_fit(fleet: Fleet, costs: ModelCosts, memory_fit: MemoryFit, able: Sequence[str], least: int) -> str:
@@ -72,7 +85,7 @@ def require_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[str], least:
         )
     able_names = frozenset(able)
     for i, pin in enumerate(demanded.pins):
-        has = f"{pin.node} has {_gb(fleet.node(pin.node).room_bytes)}"
+        has = _has(fleet.node(pin.node))
         if pin.node not in able_names:
             raise NoFeasiblePlan(f"no unit fits: {has}", key=f"constraints.pin[{i}].node")
         if pin.stage is None:
@@ -142,6 +155,11 @@ def no_common_hours() -> str:
         "no cluster that holds the model has an hour of the day at which all its nodes are there (hours): let more "
         "nodes be there at the same time"
     )
+
+
+def _has(node: Node) -> str:
+    own = "" if node.host_memory_bytes is None else f", and {_gb(node.host_memory_bytes)} of its machine's own"
+    return f"{node.name} has {_gb(node.room_bytes)}{own}"
 
 
 def _gb(amount: int) -> str:

@@ -80,12 +80,12 @@ def better_single_node(
     need = MemoryFit(fleet, spans, 1).whole_model_bytes
     able = [node for node in fleet.nodes if node.room_bytes >= need]
     best: SingleNodePlan | None = None
-    tried: set[tuple[float, int, int]] = set()
+    tried: set[tuple[float, ...]] = set()
     for node in sorted(able, key=lambda node: -_most(spans, node)):
         least = objective if best is None else best.worth
         if _most(spans, node) <= least:
             break
-        if (like := (node.flops_per_s, node.room_bytes, node.hours)) in tried:
+        if (like := (node.flops_per_s, node.room_bytes, node.host_room_bytes, node.hours)) in tried:
             continue
         tried.add(like)
         found = _by_itself(spans, node)

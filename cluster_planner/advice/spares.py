@@ -9,7 +9,7 @@ pipelines while nothing is averaged, since what rounds cost is the whole fleet's
 from collections.abc import Collection, Sequence
 
 from cluster_planner.formatting import format_rate
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, Fleet, Node
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
 from cluster_planner.pipeline.memory_fit import MemoryFit
@@ -31,12 +31,17 @@ RATES_APART = " (rounds of averaging apart)"
 
 def too_small(fleet: Fleet, memory_fit: MemoryFit) -> tuple[Spare, ...]:
     """Return the nodes that have memory for no unit at all."""
-    need = memory_fit.smallest_unit_bytes / 1e9
     return tuple(
-        Spare(node.name, f"its {node.room_bytes / 1e9:.3g} GB hold no unit: the smallest needs {need:.3g} GB")
-        for node in fleet.nodes
-        if not memory_fit.holds_a_unit(node.name)
+        Spare(node.name, _too_small(node, memory_fit)) for node in fleet.nodes if not memory_fit.holds_a_unit(node.name)
     )
+
+
+def _too_small(node: Node, memory_fit: MemoryFit) -> str:
+    has, need, own = node.room_bytes, memory_fit.smallest_unit_bytes, ""
+    if has >= need and node.host_memory_bytes is not None:
+        own, has = " of its machine's own memory", node.host_memory_bytes
+        need = memory_fit.least_host_bytes() + CUDA_HOST_BYTES
+    return f"its {has / 1e9:.3g} GB{own} hold no unit: the smallest needs {need / 1e9:.3g} GB"
 
 
 def left_out(

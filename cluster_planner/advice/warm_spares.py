@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import stage_fits
 from cluster_planner.plan import Cluster, Plan, Ring, Spare
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import RingMember
@@ -94,14 +95,15 @@ def _spares(shadowing: Mapping[RingMember, str]) -> tuple[Spare, ...]:
 
 def _fits(fleet: Fleet, spans: SpanCosts, plan: Plan, stages: Sequence[RingMember], node: str) -> bool:
     """Say whether the node holds all that it follows of these stages, and any one of them at work."""
-    has, follows = fleet.node(node).room_bytes, 0
+    there, follows, follows_on_host = fleet.node(node), 0, 0
     for name, index in stages:
         cluster = plan.cluster(name)
         stage, place = cluster.stages[index], (index, len(cluster.stages))
         follows += spans.memory_bytes(*stage.units, 0)
-        if spans.stage_memory_bytes(*stage.units, place, cluster.window, recomputes=stage.recomputes) > has:
+        follows_on_host += spans.host_bytes(*stage.units, 0)
+        if not stage_fits(there, spans, stage, place, cluster.window):
             return False
-    return follows <= has
+    return follows <= there.room_bytes and follows_on_host <= there.host_room_bytes
 
 
 def _gained(fleet: Fleet, spans: SpanCosts, plan: Plan, of: RingMember, node: str) -> float:

@@ -169,6 +169,7 @@ def _node(entry: schema.NodeEntry) -> Node:
         flops_per_s=flops_per_s_of_gflops(entry.stated_gflops),
         memory_bytes=bytes_of_gb(entry.stated_memory_gb),
         process_bytes=None if entry.process_gb is None else bytes_of_gb(entry.process_gb),
+        host_memory_bytes=None if entry.host_memory_gb is None else bytes_of_gb(entry.host_memory_gb),
         up_bytes_per_s=bytes_per_s_of_mbps(entry.up_mbps),
         down_bytes_per_s=bytes_per_s_of_mbps(entry.down_mbps),
         host=entry.host,
@@ -202,6 +203,9 @@ def _node_to(node: Node) -> dict[str, object]:
         "gflops": _stated(flops_per_s_of_gflops, node.flops_per_s, 1e-9),
         "memory_gb": _stated(bytes_of_gb, node.memory_bytes, 1e-9),
         "process_gb": None if node.process_bytes is None else _stated(bytes_of_gb, node.process_bytes, 1e-9),
+        "host_memory_gb": None
+        if node.host_memory_bytes is None
+        else _stated(bytes_of_gb, node.host_memory_bytes, 1e-9),
         "up_mbps": _stated(bytes_per_s_of_mbps, node.up_bytes_per_s, 8e-6),
         "down_mbps": _stated(bytes_per_s_of_mbps, node.down_bytes_per_s, 8e-6),
         "host": node.host,

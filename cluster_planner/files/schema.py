@@ -119,6 +119,7 @@ class NodeEntry(Strict):
     gflops: Annotated[Measured | None, Field(validate_default=True), AfterValidator(_or_of_hardware)] = None
     memory_gb: Annotated[Measured | None, Field(validate_default=True), AfterValidator(_or_of_hardware)] = None
     process_gb: Measured | None = None
+    host_memory_gb: Measured | None = None
     up_mbps: Measured
     down_mbps: Measured
     host: Text | None = None

@@ -35,25 +35,22 @@ from cluster_planner.inputs.links import (
 )
 
 Floats: TypeAlias = NDArray[np.float64]
-
-
-DENSE_NODES = 600
-
 Numbers = Sequence[int] | NDArray[np.int64]
-
+DENSE_NODES = 600
 
 PROCESS_BYTES = 336 << 20
 """What a stage's process holds before any tensor of the model: Python, torch and Ray. The pages of libraries count,
 since no other process shares them where a machine runs one stage.
 
-Every run writes its stages' resident memory at their start to metrics.jsonl (lines of kind `stage`): 295 MiB for the
-job in tests/support/jobs, whose tensors are nothing, on x86-64 with torch 2.13.0 for CPU. They end at
-312 MiB; the rest is room for other operations' code.
+A run's metrics.jsonl has it (lines of kind `stage`): 295 to 312 MiB with tests/support/jobs, torch 2.13.0 for CPU.
 """
 
 CUDA_PROCESS_BYTES = 800 << 20
 """What a process that trains takes of a GPU's memory beside its tensors: CUDA's context, kernels and their workspaces.
 On an H200 with torch 2.11 it was some 770 MiB (measured once). `ravnest profile` measures it for each GPU."""
+
+CUDA_HOST_BYTES = 2 << 30
+"""What it holds of its machine's own memory before any tensor. It is assumed, and was never measured."""
 
 NODE_NAME = re.compile(r"[^\W_][\w .:@+-]{0,63}")
 """The names that a node may have. None of them is a path to somewhere else, and none breaks a line."""
@@ -89,15 +86,15 @@ class Node:
     data: NodeData | None = None
     process_bytes: int | None = None
     """What a stage's process takes of this memory before it holds a tensor, where it was measured; None: the usual."""
+    host_memory_bytes: int | None = None
+    """Of a GPU: what its stage's process may hold of the machine's own memory; None: nobody counts it."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "flops_per_s", "memory_bytes", "up_bytes_per_s", "down_bytes_per_s")
-        if self.mtbf_s is not None:
-            _require_positive(self, "mtbf_s")
         if not 0 < self.hours <= ALL_DAY:
             raise InvalidInput("must name at least one of 24 hours", key=f"{self.name}.hours")
-        if self.process_bytes is not None:
-            _require_positive(self, "process_bytes")
+        optional = ("mtbf_s", "process_bytes", "host_memory_bytes")
+        _require_positive(self, *(name for name in optional if getattr(self, name) is not None))
 
     @property
     def beyond_bytes(self) -> int:
@@ -109,6 +106,11 @@ class Node:
     def room_bytes(self) -> int:
         """Return the memory that a stage finds whose needs hold PROCESS_BYTES for its process."""
         return max(0, self.memory_bytes - self.beyond_bytes)
+
+    @property
+    def host_room_bytes(self) -> float:
+        """Return the machine's own memory that a stage on a GPU finds beside its process; endless if not counted."""
+        return math.inf if self.host_memory_bytes is None else max(0, self.host_memory_bytes - CUDA_HOST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,8 @@ def _check(fleet: Fleet) -> None:
                 key=f"nodes[{i}].name",
             )
         index_of[node.name] = i
+        if node.host_memory_bytes is not None and node.device == "cpu":
+            raise InvalidInput("is for GPUs: state memory_gb alone", key=f"nodes[{i}].host_memory_gb")
     _check_hosts(fleet)
     regions = sorted({node.region for node in fleet.nodes if node.region is not None})
     _check_pairs("links", fleet.links, list(fleet.names), "node")
@@ -331,6 +335,7 @@ class FleetArrays:
         self.number_of = {node.name: i for i, node in enumerate(nodes)}
         self.flops_per_s = np.array([node.flops_per_s for node in nodes])
         self.room_bytes = np.array([node.room_bytes for node in nodes], dtype=np.float64)
+        self.host_room_bytes = np.array([node.host_room_bytes for node in nodes], dtype=np.float64)
         self.up_bytes_per_s = np.array([node.up_bytes_per_s for node in nodes])
         self.down_bytes_per_s = np.array([node.down_bytes_per_s for node in nodes])
         self.host = _numbered([node.host for node in nodes])

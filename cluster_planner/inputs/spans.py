@@ -198,6 +198,19 @@ class SpanCosts:
         arriving = self._crossing[start] + self._returning[end]
         return round(averaging + 2 * work.micro_batch * (window * float(sent) + float(arriving)))
 
+    def host_table(self, window: int) -> Floats:
+        """[i, j] → `host_bytes(positions[i], positions[j], window)`; of no use where j ≤ i."""
+        work, at = self.workload, self.positions
+        crossing, returning = self._crossing[at], self._returning[at]
+        in_copies = 1 + 2 * work.max_lag + work.averaging_state_bytes_per_parameter_byte
+        waits = window * (crossing + returning[:, None]) + crossing[:, None] + returning
+        table: Floats = in_copies * self.parameter_table + 2 * work.micro_batch * waits
+        return table
+
+    def stage_host_bytes(self, start: int, end: int, place: tuple[int, int], window: int) -> int:
+        """Return `host_bytes` of a stage that is number `place[0]` of `place[1]` stages."""
+        return self.host_bytes(start, end, self._in_flight(place, window))
+
     def stage_memory_bytes(
         self, start: int, end: int, place: tuple[int, int], window: int, *, recomputes: bool = False
     ) -> int:
@@ -265,17 +278,21 @@ class SpanCosts:
             self._memory_tables[window, recomputes] = self._memory_table(window, recomputes)
         return self._memory_tables[window, recomputes]
 
-    def ways_that_fit(self, memory: Floats, window: int) -> NDArray[np.bool_]:
+    def ways_that_fit(self, memory: Floats, host_memory: Floats, window: int) -> NDArray[np.bool_]:
         """Return which spans fit in which memory with `window` micro-batches in flight, keeping activations or
         recomputing.
 
-        `memory`: bytes of each node. Returns [way, node, i, j] for the span from positions[i] to positions[j]: way 0
-        keeps activations, way 1 recomputes them. A way that the workload rules out fits nowhere.
+        `memory`, `host_memory`: room of each node, and of a GPU's machine (Node). Returns [way, node, i, j] for the
+        span from positions[i] to positions[j]: way 0 keeps activations, way 1 recomputes them. A way that the workload
+        rules out fits nowhere.
         """
         mode = self.workload.activation_checkpointing
         needed = np.stack([self.memory_table(window), self.memory_table(window, recomputes=True)])
         allowed = np.array([mode != "always", mode != "never"])
-        return allowed[:, None, None, None] & (needed[:, None] <= memory[None, :, None, None])
+        fits = allowed[:, None, None, None] & (needed[:, None] <= memory[None, :, None, None])
+        if np.isfinite(host_memory).any():
+            fits &= self.host_table(window) <= host_memory[None, :, None, None]
+        return fits
 
     def _memory_table(self, window: int, recomputes: bool) -> Floats:
         saved = self._between(self._saved) * self.workload.micro_batch

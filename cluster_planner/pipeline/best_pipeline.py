@@ -109,7 +109,7 @@ def plan_pipeline(
     tried: list[bytes] = []
     is_thorough = len(fleet.nodes) <= THOROUGH_NODES
     for window, held in _held_to_try(spans, group, least, is_thorough):
-        fits = np.stack([spans.ways_that_fit(group.room_bytes, each) for each in held])
+        fits = np.stack([spans.ways_that_fit(*group.rooms, each) for each in held])
         if fits.tobytes() in tried:
             continue
         tried.append(fits.tobytes())
@@ -148,8 +148,8 @@ def _held_to_try(
     if work.schedule != "1f1b":
         return
     most = min(nodes, len(spans.positions) - 1)
-    tight = spans.ways_that_fit(group.room_bytes, min(most, work.update_every))
-    if (tight == spans.ways_that_fit(group.room_bytes, 1)).all():
+    tight = spans.ways_that_fit(*group.rooms, min(most, work.update_every))
+    if (tight == spans.ways_that_fit(*group.rooms, 1)).all():
         return
     counts = list(range(max(2, least), most + 1))
     if most > EXACT_ORDER_NODES:
@@ -272,6 +272,7 @@ class GroupNodes:
         sites = fleet.arrays
         at = np.array([sites.number_of[name] for name in names])
         self.flops_per_s, self.room_bytes = sites.flops_per_s[at], sites.room_bytes[at]
+        self.host_room_bytes = sites.host_room_bytes[at]
         self.up_bytes_per_s, self.down_bytes_per_s = sites.up_bytes_per_s[at], sites.down_bytes_per_s[at]
         self.latency_s, self.flow_bytes_per_s = sites.between(at, at)
         hosts = sites.host[at]
@@ -285,11 +286,23 @@ class GroupNodes:
         group = cls(fleet, orders[0])
         for order in orders[1:]:
             other = cls(fleet, order)
-            for name in ("flops_per_s", "room_bytes", "up_bytes_per_s", "down_bytes_per_s", "flow_bytes_per_s"):
+            for name in (
+                "flops_per_s",
+                "room_bytes",
+                "host_room_bytes",
+                "up_bytes_per_s",
+                "down_bytes_per_s",
+                "flow_bytes_per_s",
+            ):
                 setattr(group, name, np.minimum(getattr(group, name), getattr(other, name)))
             group.latency_s = np.maximum(group.latency_s, other.latency_s)
             group.mates = np.maximum(group.mates, other.mates)
         return group
+
+    @property
+    def rooms(self) -> tuple[Floats, Floats]:
+        """Return the room of each node, and of each GPU's machine, in bytes."""
+        return self.room_bytes, self.host_room_bytes
 
 
 def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: float, flops: Floats) -> Tables:

@@ -47,7 +47,7 @@ def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]])
     rounds_s = _of_rounds(fleet, spans, orders) if len(orders) > 1 else None
     seen: set[tuple[tuple[int, int], ...]] = set()
     for window in windows_to_try(spans.workload, stages):
-        computing = first_that_fits(tables, spans.ways_that_fit(group.room_bytes, window))
+        computing = first_that_fits(tables, spans.ways_that_fit(*group.rooms, window))
         for slowest in _alone_and_with(computing, rounds_s):
             found = best_cuts(slowest, tuple(range(stages)), np.maximum, stages)
             if found is None:

@@ -10,13 +10,15 @@ fit otherwise, since it costs another forward. Whether such a pipeline is worth 
 in flight is found by timing both (best_pipeline.py).
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Stage
 
@@ -33,10 +35,11 @@ class MemoryFit:
         self._table = spans.memory_table(in_flight, recomputes=work.activation_checkpointing == "always")
         if work.activation_checkpointing == "auto":
             self._table = np.minimum(self._table, spans.memory_table(in_flight, recomputes=True))
+        self._host_table = spans.host_table(in_flight)
         self._least = least_stages
         self.process_bytes = work.process_bytes
         """Bytes that each stage needs before it holds anything."""
-        self._reach: dict[int, list[int]] = {}
+        self._reach: dict[tuple[float, float], list[int]] = {}
         self._known: dict[tuple[str, ...], bool] = {}
 
     @property
@@ -55,24 +58,56 @@ class MemoryFit:
         return int(self._table[0, -1])
 
     def holds_a_unit(self, name: str) -> bool:
-        return self._fleet.node(name).room_bytes >= self.smallest_unit_bytes
+        fits = self._fits(*_rooms(self._fleet.node(name)))
+        return bool(np.diagonal(fits, offset=1).any())
+
+    @property
+    def lacks_host_memory(self) -> bool:
+        """Say whether the nodes hold the model on their GPUs, and only their machines' own memory is too short."""
+        nodes = self._fleet.nodes
+        if all(math.isinf(node.host_room_bytes) for node in nodes) or self.holds(self._fleet.names):
+            return False
+        return self._reaches([self._reach_of(node.room_bytes, math.inf) for node in nodes])
+
+    def least_host_bytes(self) -> int:
+        """Return what the least demanding unit needs of its machine's own memory, as a stage on a GPU."""
+        return int(np.diagonal(self._host_table, offset=1).min())
 
     def holds(self, names: Sequence[str]) -> bool:
         """Say whether these nodes can hold the whole model, in at least the least number of stages."""
         key = tuple(sorted(names))
         if key not in self._known:
-            reaches = [self._reach_of(self._fleet.node(name).room_bytes) for name in key]
-            end = len(self._table) - 1
-            far = _farthest(reaches) if len(reaches) <= EXACT_FIT_NODES else _by_size(reaches)
-            self._known[key] = len(key) >= self._least and far >= end
+            reaches = [self._reach_of(*_rooms(self._fleet.node(name))) for name in key]
+            self._known[key] = len(key) >= self._least and self._reaches(reaches)
         return self._known[key]
 
-    def _reach_of(self, memory_bytes: int) -> list[int]:
+    def _reaches(self, reaches: Sequence[Sequence[int]]) -> bool:
+        far = _farthest(reaches) if len(reaches) <= EXACT_FIT_NODES else _by_size(reaches)
+        return far >= len(self._table) - 1
+
+    def _fits(self, room_bytes: float, host_room_bytes: float) -> NDArray[np.bool_]:
+        fits: NDArray[np.bool_] = (self._table <= room_bytes) & (self._host_table <= host_room_bytes)
+        return fits
+
+    def _reach_of(self, room_bytes: float, host_room_bytes: float) -> list[int]:
         """[position] → the farthest position that a span from there can end at."""
-        if memory_bytes not in self._reach:
-            fits = self._table <= memory_bytes
-            self._reach[memory_bytes] = [int(row.nonzero()[0].max(initial=start)) for start, row in enumerate(fits)]
-        return self._reach[memory_bytes]
+        key = room_bytes, host_room_bytes
+        if key not in self._reach:
+            fits = self._fits(*key)
+            self._reach[key] = [int(row.nonzero()[0].max(initial=start)) for start, row in enumerate(fits)]
+        return self._reach[key]
+
+
+def _rooms(node: Node) -> tuple[float, float]:
+    return node.room_bytes, node.host_room_bytes
+
+
+def stage_fits(node: Node, spans: SpanCosts, stage: Stage, place: tuple[int, int], window: int) -> bool:
+    """Say whether the node has memory for a stage that is number `place[0]` of `place[1]`, with `window` micro-batches
+    in flight; of a GPU, whether its machine has, too.
+    """
+    needed = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
+    return needed <= node.room_bytes and spans.stage_host_bytes(*stage.units, place, window) <= node.host_room_bytes
 
 
 def _farthest(reaches: Sequence[Sequence[int]]) -> int:
@@ -100,10 +135,10 @@ def recomputing(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window:
     ways = [way for way in (False, True) if mode == "auto" or way == (mode == "always")]
     chosen = []
     for index, stage in enumerate(stages):
-        place, memory_bytes = (index, len(stages)), fleet.node(stage.node).room_bytes
         for way in ways:
-            if spans.stage_memory_bytes(*stage.units, place, window, recomputes=way) <= memory_bytes:
-                chosen.append(stage if stage.recomputes == way else replace(stage, recomputes=way))
+            in_that_way = stage if stage.recomputes == way else replace(stage, recomputes=way)
+            if stage_fits(fleet.node(stage.node), spans, in_that_way, (index, len(stages)), window):
+                chosen.append(in_that_way)
                 break
         else:
             return None
@@ -115,8 +150,7 @@ def _fit(fleet: Fleet, spans: SpanCosts, stages: Sequence[Stage], window: int) -
     holds.
     """
     return all(
-        spans.stage_memory_bytes(*stage.units, (index, len(stages)), window, recomputes=stage.recomputes)
-        <= fleet.node(stage.node).room_bytes
+        stage_fits(fleet.node(stage.node), spans, stage, (index, len(stages)), window)
         for index, stage in enumerate(stages)
     )
 

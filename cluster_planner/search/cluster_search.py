@@ -216,12 +216,13 @@ class Search:
             i: rules.presence((i,)) * problem.work.micro_batch * fleet.nodes[i].flops_per_s / whole
             for i in problem.able
         }
-        tried: set[tuple[float, float, int]] = set()
+        tried: set[tuple[float, ...]] = set()
         for i in sorted(problem.able, key=lambda i: (-most[i], i)):
             node = fleet.nodes[i]
             if most[i] <= self._best_objective:
                 return
-            if (like := (most[i], node.flops_per_s, node.room_bytes)) in tried or not rules.pinned <= {i}:
+            like = (most[i], node.flops_per_s, node.room_bytes, node.host_room_bytes)
+            if like in tried or not rules.pinned <= {i}:
                 continue
             tried.add(like)
             if self._memory_fit.holds([node.name]):

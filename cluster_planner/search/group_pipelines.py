@@ -65,13 +65,14 @@ def _hosts(sites: FleetArrays, at: NDArray[np.int64]) -> NDArray[np.int64]:
 class EntryTables:
     """Seconds by cut positions and entry, [i, j, entry]: `compute`, recomputing `again`, and `uplinks`.
 
-    `room_bytes` is that of each entry, endless for nobody.
+    `room_bytes` and `host_room_bytes` are those of each entry, endless for nobody.
     """
 
     compute: Floats
     again: Floats
     uplinks: Floats
     room_bytes: Floats
+    host_room_bytes: Floats
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class GroupCosts:
 
     def fits(self, window: int) -> NDArray[np.bool_]:
         """Return [way, i, j, entry] as `SpanCosts.ways_that_fit` does, with `window` micro-batches in flight."""
-        return self.spans.ways_that_fit(self.tables.room_bytes, window).transpose(0, 2, 3, 1)
+        rooms = self.tables.room_bytes, self.tables.host_room_bytes
+        return self.spans.ways_that_fit(*rooms, window).transpose(0, 2, 3, 1)
 
     def stages(self, fits: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Return (seconds of computing, seconds until the next micro-batch), [i, j, entry]."""
@@ -162,7 +164,12 @@ def costs_of(sites: FleetArrays, spans: SpanCosts, at: Numbers, averaging_per_s:
     latency, rate = _links(sites, at)
     return GroupCosts(
         spans,
-        EntryTables(compute, again, uplinks, np.where(nobody, np.inf, sites.room_bytes[node])),
+        EntryTables(
+            compute,
+            again,
+            uplinks,
+            *(np.where(nobody, np.inf, room[node]) for room in (sites.room_bytes, sites.host_room_bytes)),
+        ),
         entry,
         np.where(nobody, np.inf, speed)[entry],
         latency,

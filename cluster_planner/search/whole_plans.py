@@ -158,8 +158,8 @@ class WholePlans:
         kinds: dict[tuple[object, ...], list[str]] = {}
         for name in spares:
             node = self._fleet.node(name)
-            rates = (node.up_bytes_per_s, node.down_bytes_per_s)
-            key = (node.flops_per_s, node.room_bytes, *rates, node.region, node.host, node.hours, node.mtbf_s)
+            more = (node.host_room_bytes, node.up_bytes_per_s, node.down_bytes_per_s)
+            key = (node.flops_per_s, node.room_bytes, *more, node.region, node.host, node.hours, node.mtbf_s)
             alone = name in linked or self._rules.are_any
             kinds.setdefault((*key, name if alone else None), []).append(name)
         return sorted(kinds.values(), key=lambda alike: (-self._fleet.node(alike[0]).flops_per_s, alike[0]))

@@ -21,10 +21,6 @@ READER_BYTES = 320 << 20
 """What a process that reads ahead holds: Python, torch and ravnest, 240 MiB, and room for its batches. What the data
 factory itself loads comes on top, in stages and readers alike, and is not planned for."""
 
-GPU_HOST_BYTES = 2 << 30
-"""What a stage's process on a GPU holds of its machine's own memory before any tensor: Python, torch and CUDA's
-libraries. It is assumed, and was never measured."""
-
 _OF_THE_JOB = {
     "micro_batch": "job.micro_batch",
     "update_every": "job.update_every",

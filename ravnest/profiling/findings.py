@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Literal
 
-from cluster_planner import Fleet, Node, NodeData, Plan, SpanCosts
+from cluster_planner import CUDA_HOST_BYTES, Fleet, Node, NodeData, Plan, SpanCosts
 from ravnest.formatting import duration, size
-from ravnest.planning.workload import GPU_HOST_BYTES
 from ravnest.profiling.pairing import ALL_PAIRS_UP_TO, Pair, sampled_pairs
 
 SAMPLED_PEERS = 6
@@ -62,7 +61,7 @@ def requirements_of_plan(plan: Plan) -> Requirements:
             node = plan.fleet.node(stage.node)
             memory[node.name] = memory.get(node.name, 0) + needs.memory_bytes + node.beyond_bytes
             if node.device != "cpu":
-                own = GPU_HOST_BYTES + spans.host_bytes(*stage.units, cluster.window)
+                own = CUDA_HOST_BYTES + spans.host_bytes(*stage.units, cluster.window)
                 host[node.name] = host.get(node.name, 0) + own
     for ring in plan.rings:
         members = [plan.cluster(cluster).stages[stage].node for cluster, stage in ring.members]

@@ -38,6 +38,8 @@ class NodeMeasured:
     memory_bytes: int
     process_bytes: int | None = None
     """What a process takes of a GPU's memory beside its tensors."""
+    host_memory_bytes: int | None = None
+    """Of a GPU: what its stage's process may hold of the machine's own memory."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def _nodes(kept: Sequence[NodeMeasured], up: Mapping[str, float], down: Mapping[
                 name=node.name,
                 flops_per_s=flops_per_s_of_gflops(_short(node.flops_per_s.value / 1e9)),
                 memory_bytes=bytes_of_gb(_short(node.memory_bytes / 1e9)),
-                process_bytes=None if node.process_bytes is None else bytes_of_gb(_short(node.process_bytes / 1e9)),
+                process_bytes=_in_gb(node.process_bytes),
+                host_memory_bytes=_in_gb(node.host_memory_bytes),
                 up_bytes_per_s=bytes_per_s_of_mbps(_short(up[node.machine] / MBPS)),
                 down_bytes_per_s=bytes_per_s_of_mbps(_short(down[node.machine] / MBPS)),
                 host=node.machine if several else None,
@@ -211,6 +214,10 @@ def link_rate(
     return slowest, notes
 
 
+def _in_gb(amount: int | None) -> int | None:
+    return None if amount is None else bytes_of_gb(_short(amount / 1e9))
+
+
 def _short(value: float) -> float:
     """Returns a figure rounded to four digits, since none is known better; given in the unit of the file."""
     return float(f"{value:.4g}")
@@ -264,6 +271,7 @@ def _over(known: Node, node: Node | None, measured: MeasuredFleet) -> Node:
         flops_per_s=node.flops_per_s,
         memory_bytes=node.memory_bytes,
         process_bytes=node.process_bytes,
+        host_memory_bytes=node.host_memory_bytes,
         up_bytes_per_s=known.up_bytes_per_s if node.name in measured.up_assumed else node.up_bytes_per_s,
         down_bytes_per_s=known.down_bytes_per_s if node.name in measured.down_assumed else node.down_bytes_per_s,
         device=node.device,

@@ -144,7 +144,8 @@ def _speeds(
 
 def _nodes(member: AgentNode, facts: MachineFacts, speeds: Mapping[str, Speed], shared_by: int) -> list[NodeMeasured]:
     free = {device.name: free_to_use(device.free_bytes, device.memory_bytes, 1) for device in facts.devices}
-    free[CPU] = free_to_use(facts.available_bytes, facts.memory_bytes, shared_by)
+    own = facts.available_bytes, facts.memory_bytes
+    free[CPU] = free_to_use(*own, shared_by)
     return [
         NodeMeasured(
             name=(name := _node_name(member.name, device)),
@@ -154,6 +155,7 @@ def _nodes(member: AgentNode, facts: MachineFacts, speeds: Mapping[str, Speed], 
             flops_per_s=speeds[name].flops_per_s if name in speeds else None,
             memory_bytes=free[device],
             process_bytes=speeds[name].process_bytes if name in speeds else None,
+            host_memory_bytes=None if device == CPU else free_to_use(*own, shared_by * len(facts.devices)),
         )
         for device in _devices(facts)
     ]

@@ -25,6 +25,7 @@ from cluster_planner import (
     cluster_at,
     handover_s,
     samples_per_s,
+    stage_fits,
     with_cluster,
 )
 from ravnest.formatting import duration
@@ -164,7 +165,7 @@ def _all_there(made: Cluster, nodes: Nodes) -> bool:
 def beside(plan: Plan) -> set[str]:
     """The stages of the plan beside whose process a ready one finds room in the memory of their nodes.
 
-    Where they compute on a device, the plan knows the memory of that alone, of which a ready process takes nothing.
+    Where they compute on a device, a ready process takes nothing of its memory, but of the machine's own.
     """
     spans, found = SpanCosts(plan.costs, plan.workload), set()
     for cluster in plan.clusters:
@@ -172,7 +173,10 @@ def beside(plan: Plan) -> set[str]:
             place_ = index, len(cluster.stages)
             node = plan.fleet.node(stage.node)
             needed = spans.stage_memory_bytes(*stage.units, place_, cluster.window, recomputes=stage.recomputes)
-            if node.device != "cpu" or needed + plan.workload.process_bytes <= node.room_bytes:
+            has: float = node.room_bytes
+            if node.device != "cpu":
+                needed, has = spans.stage_host_bytes(*stage.units, place_, cluster.window), node.host_room_bytes
+            if needed + plan.workload.process_bytes <= has:
                 found.add(stage_name(cluster.name, index))
     return found
 
@@ -224,8 +228,7 @@ def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, 
         if stage.node in nodes.own:
             stages.append(stage)
             continue
-        needed = spans.stage_memory_bytes(*stage.units, place_, old.window, recomputes=stage.recomputes)
-        fitting = [node for node in plan.fleet.nodes if node.name in free and node.room_bytes >= needed]
+        fitting = [n for n in plan.fleet.nodes if n.name in free and stage_fits(n, spans, stage, place_, old.window)]
         lacks = f"node {stage.node!r} of {name} is not there"
         if not fitting:
             return None, f"{lacks}, and no spare can hold that stage"

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
-from cluster_planner.inputs.fleet import CUDA_PROCESS_BYTES, PROCESS_BYTES, Fleet, Node
+from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, CUDA_PROCESS_BYTES, PROCESS_BYTES, Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, require_memory
@@ -66,3 +66,39 @@ def test_on_a_gpu_a_plan_leaves_what_its_process_takes_there(
     assert caught.value.key == "nodes[a].memory_gb"
     measured = Fleet((replace(less, process_bytes=PROCESS_BYTES),))
     assert make_plan(measured, costs, work, job={}, job_file="job.yaml").clusters
+
+
+def test_a_gpu_s_stage_fits_its_machine_s_own_memory_too(
+    make_model: Callable[..., ModelCosts], make_node: Callable[..., Node], make_workload: Callable[..., Workload]
+) -> None:
+    """Each GPU has room for all units, and its machine for what three of eight hold in averaging."""
+    work, costs = make_workload(average_every=10**6), make_model(8, boundary_bytes=10, boundary_gradient_bytes=10)
+    spans = SpanCosts(costs, work)
+
+    def planned(host_memory_bytes: int | None) -> Plan:
+        nodes = [
+            make_node(name, device="cuda:0", memory_bytes=10**10, host_memory_bytes=host_memory_bytes)
+            for name in "abcd"
+        ]
+        return make_plan(Fleet(tuple(nodes)), costs, work, job={}, job_file="job.yaml")
+
+    def longest(plan: Plan) -> int:
+        return max(end - start for cluster in plan.clusters for stage in cluster.stages for start, end in [stage.units])
+
+    assert longest(planned(None)) > 3
+    most = spans.host_bytes(1, 4, work.largest_window)
+    plan = planned(CUDA_HOST_BYTES + most)
+    assert longest(plan) <= 3
+    require_memory(plan)
+    (cluster,) = plan.clusters
+    widest = max(cluster.stages, key=lambda stage: stage.units[1] - stage.units[0])
+    needed = spans.host_bytes(*widest.units, cluster.window)
+    nodes = [
+        replace(node, host_memory_bytes=CUDA_HOST_BYTES + needed - 1) if node.name == widest.node else node
+        for node in plan.fleet.nodes
+    ]
+    with pytest.raises(InvalidInput, match="of its machine's own memory") as caught:
+        require_memory(replace(plan, fleet=Fleet(tuple(nodes))))
+    assert caught.value.key == f"nodes[{widest.node}].host_memory_gb"
+    with pytest.raises(NoFeasiblePlan, match=r"the memory of their machines \(host_memory_gb\) is too small"):
+        planned(CUDA_HOST_BYTES + most // 3)

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from cluster_planner.advice.spares import MOST_REASONS, NO_CLUSTER_GAINS, NOTHING_GAINED, left_out, too_small
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import Constraints, hours_from
-from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, Fleet, Node
 from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
@@ -54,6 +54,9 @@ def test_what_holds_nothing_says_so(
     fleet = Fleet((make_node("a"), make_node("tiny", memory_bytes=9)))
     (small,) = too_small(fleet, MemoryFit(fleet, spans, 2))
     assert (small.node, "hold no unit" in small.reason) == ("tiny", True)
+    gpu = make_node("gpu", device="cuda:0", host_memory_bytes=CUDA_HOST_BYTES + 9)
+    (small,) = too_small(fleet := Fleet((make_node("a"), gpu)), MemoryFit(fleet, spans, 2))
+    assert (small.node, "of its machine's own memory hold no unit" in small.reason) == ("gpu", True)
 
 
 def test_of_very_many_spares_all_are_told_the_same(

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster_planner.errors import InvalidInput
 from cluster_planner.files.yaml_files import load_fleet, load_plan, read_validated, save_fleet, save_plan
-from cluster_planner.inputs.fleet import PROCESS_BYTES, Fleet, Node, NodeData
+from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, PROCESS_BYTES, Fleet, Node, NodeData
 from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.plan import Plan
@@ -94,9 +95,19 @@ def test_what_a_process_takes_of_a_gpu_is_read_and_written(nodes_yaml: Callable[
     assert load_fleet(tmp_path / "again.yaml") == stated
 
 
+def test_what_a_gpu_s_machine_spares_is_read_and_written(nodes_yaml: Callable[[str], Path], tmp_path: Path) -> None:
+    stated = load_fleet(nodes_yaml(NODES.replace("device: cuda:0", "device: cuda:0\n    host_memory_gb: 12.5")))
+    assert stated.nodes[0].host_memory_bytes == 12_500_000_000
+    assert stated.nodes[0].host_room_bytes == 12_500_000_000 - CUDA_HOST_BYTES
+    assert math.isinf(stated.nodes[1].host_room_bytes)
+    save_fleet(stated, tmp_path / "again.yaml")
+    assert load_fleet(tmp_path / "again.yaml") == stated
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("device: cuda:0", "host_memory_gb: 12", "nodes[0].host_memory_gb: is for GPUs: state memory_gb alone"),
         ("gflops: 4200", "gflop: 4200", "nodes[0].gflop: is not a known key; did you mean 'gflops'?"),
         ("host: attic", "zzz: attic", "nodes[0].zzz: is not a known key; known keys are name, hardware, gflops"),
         ("up_mbps: 40", "up_mbps: -40", "nodes[0].up_mbps: must be above 0, not -40"),

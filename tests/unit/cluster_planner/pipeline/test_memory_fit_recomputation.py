@@ -40,14 +40,16 @@ def test_tables_say_the_same_as_the_stages(make_model: Model, make_workload: Wor
     for mode in ("auto", "always", "never"):
         spans = heavy(make_model, make_workload, mode)
         memory = np.array([spans.memory_bytes(0, 3, 3), 5e8])
-        fits = spans.ways_that_fit(memory, 3)
+        host_memory = np.array([np.inf, spans.host_bytes(1, 4, 3)])
+        fits = spans.ways_that_fit(memory, host_memory, 3)
         for node in range(2):
             for a in range(8):
                 for b in range(a + 1, 9):
+                    fits_there = spans.host_bytes(a, b, 3) <= host_memory[node]
                     for way in (False, True):
                         needed = spans.memory_bytes(a, b, 3, recomputes=way)
                         allowed = mode == "auto" or way == (mode == "always")
-                        assert fits[int(way), node, a, b] == (allowed and needed <= memory[node])
+                        assert fits[int(way), node, a, b] == (allowed and needed <= memory[node] and fits_there)
 
 
 def far(make_node: MakeNode, memory_bytes: int) -> Fleet:

@@ -1,8 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from cluster_planner import PROCESS_BYTES, Fleet, Link, Node, SpanCosts
-from ravnest.planning.workload import GPU_HOST_BYTES
+from cluster_planner import CUDA_HOST_BYTES, PROCESS_BYTES, Fleet, Link, Node, SpanCosts
 from ravnest.profiling.findings import requirements_of_fleet, requirements_of_members, requirements_of_plan
 from tests.support.local import captured_job, plan_with, tiny_job
 
@@ -50,4 +49,4 @@ def test_a_stage_on_a_gpu_needs_what_its_process_takes_there_and_memory_of_its_m
     spans, cluster = SpanCosts(plan.costs, plan.workload), plan.clusters[0]
     own = spans.host_bytes(*cluster.stages[1].units, cluster.window)
     assert own > 0
-    assert needs.host_bytes == {last.name: GPU_HOST_BYTES + own}
+    assert needs.host_bytes == {last.name: CUDA_HOST_BYTES + own}

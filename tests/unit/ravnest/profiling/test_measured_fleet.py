@@ -63,12 +63,20 @@ def test_a_fleet_of_asymmetric_nodes_predicts_each_flow_that_was_measured() -> N
 
 def test_gpus_of_a_machine_share_its_rates_and_its_links() -> None:
     gpus = [
-        measured(f"a-gpu{i}", machine="a", device=f"cuda:{i}", process_bytes=i * 777_123_456 or None) for i in (0, 1)
+        measured(
+            f"a-gpu{i}",
+            machine="a",
+            device=f"cuda:{i}",
+            process_bytes=i * 777_123_456 or None,
+            host_memory_bytes=12_345_678_901,
+        )
+        for i in (0, 1)
     ]
     fleet = measured_fleet([*gpus, measured("b"), measured("c")], RATES).fleet
     assert fleet.same_host("a-gpu0", "a-gpu1")
     assert fleet.link("a-gpu1", "b").latency_s == 0.003
     assert [fleet.node(f"a-gpu{i}").process_bytes for i in (0, 1)] == [None, 777_100_000]
+    assert [fleet.node(f"a-gpu{i}").host_memory_bytes for i in (0, 1)] == [12_350_000_000] * 2
 
 
 def test_a_machine_alone_has_stated_rates_and_a_note() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Node, SpanCosts, Spare
+from cluster_planner import CUDA_HOST_BYTES, Node, SpanCosts, Spare
 from ravnest.recovery.placing import START_S, WARM_S, Nodes, Place, beside, place, refused
 from tests.support.commands import ROOT
 from tests.support.local import setups_of, tiny_job
@@ -83,6 +83,8 @@ def test_a_ready_process_is_beside_stages_whose_nodes_have_the_memory():
         assert ("c0.s1" in beside(replace(plan, fleet=replace(plan.fleet, nodes=tuple(nodes))))) == found
     devices = tuple(replace(each, memory_bytes=needed, device="cuda") for each in plan.fleet.nodes)
     assert "c0.s1" in beside(replace(plan, fleet=replace(plan.fleet, nodes=devices)))
+    full = tuple(replace(each, host_memory_bytes=CUDA_HOST_BYTES) for each in devices)
+    assert beside(replace(plan, fleet=replace(plan.fleet, nodes=full))) == set()
 
 
 def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():
