@@ -15,8 +15,9 @@ In: the files of segments and of optimizers, in pieces. Out: their tensors by na
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -190,9 +191,9 @@ class Checkpoint:
         found = self._opened(SEGMENTS)
         return StoredTensors(found, {name: name for name in found.stored if names is None or name in names})
 
-    def require(self, parts: Collection[str]) -> None:
+    def require(self, parts: "Parts") -> None:
         """Raises InvalidInput, naming what is missing, unless it holds all these files."""
-        lacking = _lacking(self.manifest, parts)
+        lacking = _lacking(self, parts)
         if lacking:
             raise _refused(self.folder, f"not complete: it lacks {', '.join(lacking)}", parts)
 
@@ -235,7 +236,12 @@ class Checkpoint:
         return WeightFiles(self.folder, held)
 
 
-def load_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
+Parts: TypeAlias = Collection[str] | Callable[[Checkpoint], Collection[str]]
+"""The files without which a checkpoint is not complete, or what tells those of each checkpoint: one that is kept may
+have been made with another plan. It raises InvalidInput for a checkpoint of which it cannot tell."""
+
+
+def load_latest(folder: Path, parts: Parts) -> Checkpoint:
     """The run's latest checkpoint, every file of it checked against its size and hash.
 
     `parts`: the files without which it is not complete. Raises InvalidInput when there is none, or when it is damaged
@@ -246,7 +252,7 @@ def load_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
     return checkpoint
 
 
-def open_latest(folder: Path, parts: Collection[str]) -> Checkpoint:
+def open_latest(folder: Path, parts: Parts) -> Checkpoint:
     """Loads as `load_latest` does, for a caller who first checks whether it is of this plan, then requires `parts`."""
     name = name_of_latest(folder)
     if name is None:
@@ -310,12 +316,14 @@ def _checked(checkpoint: Path) -> Manifest:
     return manifest
 
 
-def _lacking(manifest: Manifest, parts: Collection[str]) -> list[str]:
+def _lacking(checkpoint: Checkpoint, parts: Parts) -> list[str]:
+    manifest = checkpoint.manifest
     excused = tuple(optimizer_prefix(cluster) for cluster in manifest.lost)
-    return sorted(part for part in set(parts) - manifest.files.keys() if not part.startswith(excused))
+    needed = set(parts(checkpoint) if callable(parts) else parts)
+    return sorted(part for part in needed - manifest.files.keys() if not part.startswith(excused))
 
 
-def _refused(latest: Path, what: str, parts: Collection[str]) -> InvalidInput:
+def _refused(latest: Path, what: str, parts: Parts) -> InvalidInput:
     """Why the latest checkpoint cannot be used, and which one can."""
     advice = "no other complete one is kept"
     for other in reversed(_finished(latest.parent)):
@@ -325,10 +333,10 @@ def _refused(latest: Path, what: str, parts: Collection[str]) -> InvalidInput:
     return InvalidInput(f"the latest checkpoint is {what}; {advice}", path=str(latest))
 
 
-def _complete(checkpoint: Path, parts: Collection[str]) -> bool:
+def _complete(folder: Path, parts: Parts) -> bool:
     try:
-        return not _lacking(_checked(checkpoint), parts)
-    except (ValueError, OSError):
+        return not _lacking(Checkpoint(folder, _checked(folder)), parts)
+    except (ValueError, OSError, InvalidInput):
         return False
 
 

@@ -32,13 +32,6 @@ from ravnest.stage.setup import StageSetup
 from ravnest.stage.state_messages import WINDOW
 
 
-def parts_of_plan(plan: Plan) -> frozenset[str]:
-    """The names of the files that every checkpoint of a run of this plan holds."""
-    segments = (segment_file(ring) for ring in range(len(plan.rings)))
-    stages = ((cluster.name, index) for cluster in plan.clusters for index in range(len(cluster.stages)))
-    return frozenset((*segments, *(optimizer_file(*stage) for stage in stages)))
-
-
 def parts_of_checkpoint(checkpoint: Checkpoint, plan: Plan) -> frozenset[str]:
     """The names of the files that a checkpoint holds if it is complete. It may have been made with another plan.
 

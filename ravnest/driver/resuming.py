@@ -8,6 +8,7 @@ and optimizer state are kept by the names of parameters, and go to whichever sta
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from cluster_planner import Plan
 from ravnest.checkpoints.checkpoint import Checkpoint, open_latest
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.weight_files import StoredTensors
-from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_plan, parts_of_stages
+from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_stages
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, OptimizerConfig
 from ravnest.job.initial_weights import make_buffers
@@ -56,7 +57,8 @@ class ResumedRun:
         the epoch, but for some samples of this epoch that are read twice or not at all. Where the others are only
         clusters that have come or gone since, those of the plan go on exactly.
         """
-        checkpoint = open_latest(folder.checkpoints, parts_of_plan(plan))
+        parts = partial(parts_of_checkpoint, plan=plan)
+        checkpoint = open_latest(folder.checkpoints, parts)
         manifest = checkpoint.manifest
         differing = {
             key: value
@@ -72,7 +74,7 @@ class ResumedRun:
                     path=str(folder.path),
                     key=key,
                 )
-        checkpoint.require(parts_of_checkpoint(checkpoint, plan))  # now that it is known to be of this model and job
+        checkpoint.require(parts)  # now that it is known to be of this model and job
         if not differing:
             return cls(checkpoint, manifest.samples, manifest.round, manifest.versions, manifest.unmade)
         updates = {cluster.name: _updates_of(plan, job, cluster.name, manifest.samples) for cluster in plan.clusters}

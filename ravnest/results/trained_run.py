@@ -6,13 +6,14 @@ parts, unless the run has made a checkpoint since. No tensor is read.
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cluster_planner import Plan, load_plan
 from ravnest.checkpoints.checkpoint import name_of_latest, open_latest
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.weight_files import WeightFiles, open_weights
-from ravnest.driver.checkpoint_collector import parts_of_checkpoint, parts_of_plan
+from ravnest.driver.checkpoint_collector import parts_of_checkpoint
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping, load_job
 from ravnest.results.run_state import find_run
@@ -80,8 +81,9 @@ def weights_of_run(run: TrainedRun) -> Path:
         return finished[0]
     if latest is None:
         raise InvalidInput("the run has not come to its first checkpoint: there are no weights", path=str(folder.path))
-    checkpoint = open_latest(folder.checkpoints, parts_of_plan(run.plan))
-    checkpoint.require(parts_of_checkpoint(checkpoint, run.plan))  # it may be of the plan before this one
+    parts = partial(parts_of_checkpoint, plan=run.plan)  # it may be of the plan before this one
+    checkpoint = open_latest(folder.checkpoints, parts)
+    checkpoint.require(parts)
     return checkpoint.folder
 
 

@@ -27,7 +27,6 @@ from ravnest.collaboration.people import People, parsed_people
 from ravnest.collaboration.signatures import read_keyring
 from ravnest.dht import new_identity
 from ravnest.dht.identity import read_identity
-from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.instructions import BeginCheckpoint
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.driver.preparation import writer_opener
@@ -43,7 +42,7 @@ from ravnest.simulator.scenario import load_scenario
 from ring_allreduce.transport.security.keys import KeyPair, read_allow_list, read_key_pair
 from tests.fuzz.documents import EDITS, edited
 from tests.fuzz.target import Target
-from tests.support.local import JOB_FILE, setups_of, tiny_job
+from tests.support.local import JOB_FILE, parts_of_plan, setups_of, tiny_job
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

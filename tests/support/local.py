@@ -25,6 +25,7 @@ from cluster_planner import (
     common_refinement,
     validate,
 )
+from ravnest.checkpoints.manifest import optimizer_file, segment_file
 from ravnest.driver.in_process import LocalRun
 from ravnest.driver.preparation import StageState
 from ravnest.driver.session import run_control
@@ -121,6 +122,13 @@ def _captured(model: str, data: str, measures: str, micro_batch: int) -> Capture
     read = json.loads(measures)
     job = tiny_job(model=json.loads(model), data=json.loads(data), micro_batch=micro_batch, **read)
     return capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
+
+
+def parts_of_plan(plan: Plan) -> frozenset[str]:
+    """The names of the files that every checkpoint of a run of this plan holds."""
+    segments = (segment_file(ring) for ring in range(len(plan.rings)))
+    stages = ((cluster.name, index) for cluster in plan.clusters for index in range(len(cluster.stages)))
+    return frozenset((*segments, *(optimizer_file(*stage) for stage in stages)))
 
 
 def captured_job(job: Job) -> CapturedModel:

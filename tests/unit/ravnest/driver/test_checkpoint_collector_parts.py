@@ -1,7 +1,7 @@
 import pytest
 
-from ravnest.driver.checkpoint_collector import parts_of_plan, parts_of_stages
-from tests.support.local import setups_of, tiny_job
+from ravnest.driver.checkpoint_collector import parts_of_stages
+from tests.support.local import parts_of_plan, setups_of, tiny_job
 
 
 @pytest.mark.parametrize("parts", [(2, 1), (3, 2, 1)])

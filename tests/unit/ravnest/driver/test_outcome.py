@@ -14,7 +14,6 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.checkpoints.sharded_weights import index_name, shard_names
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.driver import instructions as ins
-from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.stage_times import StageTimes
@@ -22,7 +21,7 @@ from ravnest.driver.outcome import finish, stage_figures, trained_model
 from ravnest.driver.preparation import writer_opener
 from ravnest.errors import NotWritten
 from ravnest.job.materials import make_model
-from tests.support.local import JOB_FILE, tiny_job
+from tests.support.local import JOB_FILE, parts_of_plan, tiny_job
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 

@@ -8,7 +8,6 @@ import torch
 from cluster_planner import Cluster, Fleet, Stage, cluster_at, with_cluster
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import instructions as ins
-from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.in_process import LocalRun
 from ravnest.driver.preparation import needed, states_for, writer_opener
 from ravnest.driver.resuming import ResumedRun, check_same_as_before, data_made_with, made_with
@@ -16,7 +15,7 @@ from ravnest.driver.session import run_control
 from ravnest.errors import InvalidInput
 from ravnest.job.initial_weights import make_weights
 from ravnest.recovery import with_nodes
-from tests.support.local import JOB_FILE, local_run, setups_by, setups_of, tiny_job
+from tests.support.local import JOB_FILE, local_run, parts_of_plan, setups_by, setups_of, tiny_job
 from tests.support.state import saved
 
 
@@ -198,6 +197,25 @@ def saved_with_state(folder, plan, setups, job):
         )
     writer.commit(parts_of_plan(plan))
     return weights
+
+
+def test_where_the_latest_is_damaged_the_one_before_is_offered_to_another_plan_too(job, made, tmp_path):
+    """Each of the two was made with a plan of its own, and the run is resumed with a third."""
+    folder = RunFolder(tmp_path)
+    saved_with_state(folder, made[1], made[0], job)
+    others, other = setups_of(job, parts=(1, 3))
+    saved_with_state(folder, other, others, job)
+    latest = folder.checkpoints / "checkpoint-000002"
+    (latest / "segment-000.safetensors").unlink()
+    _, third = setups_of(job, parts=(3, 1, 2))
+    with pytest.raises(InvalidInput) as raised:
+        ResumedRun.load(folder, third, job)
+    assert str(raised.value) == (
+        f"{latest}: the latest checkpoint is damaged: segment-000.safetensors is missing; to resume from"
+        f" checkpoint-000001, write that name into {folder.checkpoints / 'latest'}"
+    )
+    (folder.checkpoints / "latest").write_text("checkpoint-000001")
+    assert ResumedRun.load(folder, third, job).moved
 
 
 def test_a_checkpoint_goes_to_the_stages_of_another_plan(job, made, tmp_path):

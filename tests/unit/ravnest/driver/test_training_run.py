@@ -13,7 +13,6 @@ from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import beginning_again
 from ravnest.driver import instructions as ins
 from ravnest.driver import training_run as driver
-from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
@@ -24,7 +23,7 @@ from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, Ru
 from ravnest.job.config import Job
 from ravnest.recovery import NodesLeft
 from ravnest.recovery.restarting import MOST_IN_A_ROW
-from tests.support.local import tiny_job
+from tests.support.local import parts_of_plan, tiny_job
 
 
 class Recorded:

@@ -14,12 +14,11 @@ import torch
 from cluster_planner import save_plan
 from ravnest.driver import instructions as ins
 from ravnest.driver import preparation, training_run
-from ravnest.driver.checkpoint_collector import parts_of_plan
 from ravnest.driver.preparation import Prepared, writer_opener
 from ravnest.errors import Interrupted
 from ravnest.job.materials import capture_job, load_data
 from tests.support.commands import JOBS, ravnest
-from tests.support.local import job_in, plan_with
+from tests.support.local import job_in, parts_of_plan, plan_with
 
 DATA = """
 from pathlib import Path
