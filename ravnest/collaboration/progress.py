@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MOST_OVER = 0.05
-"""Micro-batches under way are waited for, instead of being thrown away, up to this part of a batch beyond it."""
+"""Micro-batches under way are waited for, instead of being thrown away, up to this part of a batch beyond it, and of
+the time that a batch takes beyond those that are needed: a machine that takes long for one holds nobody up."""
 
 TRUSTED_REPORTS = 3.0
 """A peer that is silent is taken to go on for so many times the interval of its reports, and no further."""
@@ -83,11 +84,16 @@ def quotas(reports: Mapping[str, Report], needed: float, now_s: float) -> dict[s
     stops = {peer: report.whole(now_s) for peer, report in reports.items()}
     missing = needed - sum(stops.values())
     room = MOST_OVER * needed
+    rate = sum(report.samples_per_s for report in reports.values())
+    until_s = now_s + (room / rate if rate else 0.0)
     for peer in sorted(reports, key=lambda one: (reports[one].next_s(now_s), one)):
         report = reports[peer]
         if not report.computes(now_s):
             continue
-        if missing > 0 or report.micro_batch - missing <= room:
-            stops[peer] += report.micro_batch
-            missing -= report.micro_batch
+        if missing > 0:
+            until_s = max(until_s, report.next_s(now_s) + room / rate)
+        elif report.micro_batch - missing > room or report.next_s(now_s) > until_s:
+            continue
+        stops[peer] += report.micro_batch
+        missing -= report.micro_batch
     return stops

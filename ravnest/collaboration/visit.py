@@ -140,7 +140,7 @@ class Visit:
             untold = self._reported is None or self._reported.samples != self._steps.samples
             if full and untold and self._steps.step is not None:
                 self._report(self._steps.step, self._steps.samples, due=True)
-            self._hear(IDLE_S if full or not self._steps.computes else 0.0)
+            self._hear(IDLE_S if full or not self._computes else 0.0)
             self._pump()
             if self._ended:
                 self._member.given.weights = self._trainer.weights_hash()
@@ -150,9 +150,15 @@ class Visit:
             if self._now() > self._heard_s + SILENT_S:
                 raise RunFailed(f"the backbone said nothing for {SILENT_S:.0f} s")
             # More than a whole batch is never one volunteer's: where steps are short, the word to stop comes late.
-            if self._steps.computes and self._steps.samples < self._trainer.target_batch:
+            if self._computes and self._steps.samples < self._trainer.target_batch:
                 self._compute()
         return True
+
+    @property
+    def _computes(self) -> bool:
+        """Whether there is a micro-batch to be made that can count: the step whose average comes in is over."""
+        coming = self._incoming is not None and self._incoming.what == "average" and self._beside is None
+        return self._steps.computes and not coming
 
     # Working.
 

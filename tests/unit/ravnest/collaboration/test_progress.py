@@ -34,3 +34,11 @@ def test_peers_stop_when_together_they_have_enough_and_hardly_more() -> None:
 
 def test_a_peer_without_a_rate_is_not_waited_for() -> None:
     assert quotas({"a": report(20, rate=0.0)}, 100.0, 0.0) == {"a": 20}
+
+
+def test_a_micro_batch_that_is_not_needed_and_takes_long_is_not_waited_for() -> None:
+    reports = {f"p{place}": report(100) for place in range(8)} | {"slow": report(rate=0.1)}
+    assert quotas(reports, 880.0, 0.5)["slow"] == 0  # the others' end half a second later, its own in 100
+    soon = reports | {"slow": report(rate=8.0)}
+    assert quotas(soon, 880.0, 0.5)["slow"] == 10  # in 0.75 s
+    assert quotas(reports, 890.0, 0.5)["slow"] == 10  # it is needed

@@ -85,6 +85,28 @@ def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, mon
     assert not lines.said(TransferMessage)
 
 
+def test_nothing_is_computed_for_a_step_whose_average_is_coming_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, lines, member, trainer = visit_of(tmp_path)
+    vectors = [(form, torch.zeros(form.elements)) for form in trainer.packing.sent]
+    average = list(pieces("average", 0, 64, vectors))
+    lines.events += [LineSaid(3, message, tensors) for message, tensors in average]
+    compute, left = trainer.compute, list[int]()
+
+    def noted(number: int) -> MicroBatch:
+        left.append(len(lines.events))
+        if len(left) == 4:
+            lines.events.append(LineSaid(3, EndMessage(step=1), ()))
+        return compute(number)
+
+    monkeypatch.setattr(trainer, "compute", noted)
+    assert visit.run(every(1000))
+    assert member.given.steps == 1
+    assert len(left) >= 4
+    assert not set(left) & set(range(1, len(average)))  # one of these is waited for as long as the average is not whole
+
+
 def test_a_training_that_has_diverged_ends_the_volunteer_instead_of_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
