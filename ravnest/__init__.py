@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NodeJoinedEvent,
         NodeSlowEvent,
         NodesSharedOutEvent,
+        PlannedAnewEvent,
         ProgressHandedOnEvent,
         SpareWarmEvent,
     )
@@ -61,7 +62,7 @@ _NAMES = {
     "cluster_planner": "Cluster Fleet Link NoFeasiblePlan Node Plan RegionLink Spare Stage",
     "ravnest.api": "evaluate explain_plan export plan rehearse run simulate",
     "ravnest.driver.observe.place_events": "ClusterReplannedEvent NodeJoinedEvent NodeSlowEvent NodesSharedOutEvent "
-    "ProgressHandedOnEvent SpareWarmEvent",
+    "PlannedAnewEvent ProgressHandedOnEvent SpareWarmEvent",
     "ravnest.driver.observe.report": "CheckpointRefusedEvent CheckpointWrittenEvent ClusterLostEvent ClusterProgress "
     "ClusterReplacedEvent EvaluatedEvent NoticeEvent Observer PhaseEvent "
     "ProgressEvent ReplacementFailedEvent RestartedEvent RoundCommittedEvent RunEvent "
@@ -111,6 +112,7 @@ __all__ = [
     "Observer",
     "PhaseEvent",
     "Plan",
+    "PlannedAnewEvent",
     "Profile",
     "ProgressEvent",
     "ProgressHandedOnEvent",

@@ -189,6 +189,7 @@ def rehearse(
     whole: bool = False,
     out: StrPath | None = None,
     timeline: bool = False,
+    scenario: Scenario | StrPath | None = None,
     observer: Observer | None = None,
     warn: Tell | None = None,
 ) -> Rehearsal:
@@ -203,10 +204,10 @@ def rehearse(
         samples: end after so many samples of the fleet.
         minutes: end after so many minutes of this machine's time.
         whole: go on until the job's own end.
+        scenario: machines that come and go meanwhile, or the scenario.yaml that describes them.
         out, timeline, observer, warn: see `run`.
 
-    Raises:
-        InvalidInput: for impossible arguments, and whatever `run` raises.
+    Raises InvalidInput for impossible arguments, and whatever `run` raises.
     """
     from ravnest.rehearsal.comparison import check_extent
 
@@ -224,6 +225,7 @@ def rehearse(
         whole=whole,
         out_dir=_path(out),
         timeline=timeline,
+        scenario=scenario,
         observer=observer or observer_here(),
     )
 
@@ -256,9 +258,8 @@ def simulate(
         stop: is asked after each 65,536 events whether to end there; the result is then of what was simulated.
         warn: see `run`.
 
-    Raises:
-        InvalidInput: for impossible arguments, a scenario that names unknown nodes, and a plan that was edited so that
-            it disagrees with its job.
+    Raises InvalidInput for impossible arguments, a scenario that names unknown nodes, and a plan that was edited so
+    that it disagrees with its job.
 
     >>> simulated = ravnest.simulate(FOLDER / "plan.yaml", samples=960)
     >>> simulated.samples >= 960, simulated.rounds > 0
@@ -370,8 +371,7 @@ def export(
         force: replace weights that are there.
         step, progress: see `evaluate`.
 
-    Raises:
-        InvalidInput: for impossible arguments, places that hold something else, and weights that are not the model's.
+    Raises InvalidInput for impossible arguments, places that hold something else, and weights that are not the model's.
 
     >>> ravnest.export(FOLDER / "first", weights=FOLDER / "weights.safetensors").files[0].name
     'weights.safetensors'

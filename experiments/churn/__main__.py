@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.churn import faults_a_minute, injected_faults, joins, notices, traces, warm_spares
+from experiments.churn import faults_a_minute, injected_faults, joins, notices, rehearsed_faults, traces, warm_spares
 from experiments.churn.faulted.judging import WANTED
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
@@ -17,6 +17,7 @@ INTRO = (
 
 PARTS: Mapping[str, Callable[..., Part]] = {
     "goodput": faults_a_minute.measure,
+    "rehearsed": rehearsed_faults.measure,
     "joins": joins.measure,
     "notices": notices.measure,
     "faults": injected_faults.measure,

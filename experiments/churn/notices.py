@@ -68,7 +68,7 @@ def _leaves(plan: Plan, count: int) -> tuple[Leave, ...]:
 
 
 def _run(plan: Plan, count: int) -> SimulatedRun:
-    return simulate(plan, Scenario(leaves=_leaves(plan, count)), seconds=EVERY_S * (count + 1))
+    return simulate(plan, Scenario(leaves=_leaves(plan, count), plans_anew=False), seconds=EVERY_S * (count + 1))
 
 
 def _nothing_lost(run: SimulatedRun, count: int) -> bool:

@@ -4,10 +4,10 @@ Each run is simulated by the code that decides in a run (ravnest/recovery): lost
 spares, or cut anew; where no cluster is left, the run begins again from its last checkpoint. Beside it stands the best
 plan for the nodes alive at each moment (baseline.py), and what of it is knowable: the best plan, with no other cost,
 where a node counts 15 s after it came, and a cluster whose node has gone makes nothing until that is noticed, which no
-system can do without. `plans_anew`: somebody stops the run with a checkpoint, plans
-again and resumes it, as soon as that pays (recovery/replanning.py); `ravnest run` does not do that by itself yet.
-Starting takes 15 s each time; a node that goes unsaid is noticed after 20 s. At ten times the speed nodes stay for
-eleven minutes, and the job averages four times as often.
+system can do without. Planned anew: the run goes on by another plan as soon as that pays (recovery/replanning.py), as
+`ravnest run` does by itself; otherwise only single clusters are. Planning takes no time. Starting takes 15 s each time;
+a node that goes unsaid is noticed after 20 s. At ten times the speed nodes stay for eleven minutes, and the job
+averages four times as often.
 """
 
 from collections.abc import Sequence

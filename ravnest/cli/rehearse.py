@@ -29,6 +29,10 @@ def rehearse(
         Path | None,
         typer.Option(metavar="DIR", help="Where to write; without it, a new folder in runs/."),
     ] = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Machines that come and go meanwhile: see docs/file-formats.md."),
+    ] = None,
     timeline: Annotated[
         bool,
         typer.Option("--timeline", help="Record what each stage does and when: trace.json, for ui.perfetto.dev."),
@@ -55,6 +59,7 @@ unless --samples, --minutes or --whole says otherwise.
             whole=whole,
             out=out,
             timeline=timeline,
+            scenario=scenario,
             observer=view,
             warn=note,
         )

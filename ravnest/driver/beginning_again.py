@@ -50,13 +50,14 @@ def begun_again(
     reason: str,
     watched: Watched,
     wanted: Callable[[], bool],
+    on_purpose: bool = False,
 ) -> Anew | None:
     """How the run begins again that has lost its last cluster for this `reason`; None where it does not.
 
     Waits as long as it takes: after a loss, and for nodes where those that are there cannot train the model.
 
     Arguments:
-        plan: the plan as the run had it last.
+        plan: the plan as the run had it last, or, `on_purpose`, another one for which it has ended its clusters.
         left: the nodes that have left with notice. Those that have only given notice, and are alive, are used where
             the others cannot train the model.
         wanted: says whether the user wants the run to end, which ends the wait.
@@ -68,7 +69,8 @@ def begun_again(
     found = _plan_again(prepared, plan, left, address, watched, wanted)
     if found is None:
         return None
-    _tell(prepared, watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=found is not plan))
+    other = on_purpose or found is not plan
+    _tell(prepared, watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=other))
     return Anew(found, checkpoint is not None) if _waited(wait_s, wanted) else None
 
 

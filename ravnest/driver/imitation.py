@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from cluster_planner import Plan, SpanCosts, Stage, WorkTimes, work_times
+from ravnest.driver.acting import Acting
 from ravnest.errors import InvalidInput
 from ravnest.pipeline import spare_name, stage_name
 from ravnest.stage.messages import DRIVER
@@ -28,6 +29,8 @@ class Imitation:
     """A stage that takes more memory than its node has ends the run."""
     speed: float = 1.0
     """Machines and links are imitated so many times as fast as they are."""
+    acting: Acting | None = None
+    """What becomes of the machines meanwhile, in all sessions of the run; None: they stay."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speed) and self.speed > 0):

@@ -78,8 +78,7 @@ class DriverLoop:
         self._remember: Callable[[], None] = recovery.remember if recovery is not None else lambda: None
         self._observe = recovery.starts.observe if recovery is not None else lambda instruction: None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
-        self._contributed = False
-        """Whether a stage has contributed to a round since another driver was last told of that."""
+        self._contributed = False  # whether a stage has, to a round, since another driver was last told of that
 
     def run(self) -> None:
         """Loop until the run is over and its checkpoints are written.
@@ -174,6 +173,7 @@ class DriverLoop:
                     self._follow(self._control.leave(news.cluster, news.reason))
                 case Listening():
                     self._join(news, awake_s)
+        self._follow(recovery.anew(awake_s, rest_s))
         for cluster in recovery.donors.turn(awake_s):
             self._control.clusters.newcomers.without_donors(cluster)
         for cluster, reason in recovery.handover.turn():

@@ -11,6 +11,7 @@ from typing import Protocol
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
+from ravnest.driver.instructions import Instruction
 from ravnest.driver.node_requests import Request
 from ravnest.driver.ray.stage_actors import StageEnded
 from ravnest.driver.slow_nodes import SlowNodes
@@ -46,6 +47,11 @@ class StageLinks:
     ends: StageEnds
 
 
+def goes_on(now_s: float, rest_s: float) -> list[Instruction]:
+    """No other plan is considered."""
+    return []
+
+
 @dataclass(frozen=True)
 class Recovery:
     """What starts lost clusters anew, and finds the anchor for them: members of their rings, or a checkpoint."""
@@ -62,6 +68,9 @@ class Recovery:
     """Returns what the user is to know of those who start processes, since the last call."""
     remember: Callable[[], None] = lambda: None
     """Writes down what another driver needs to take the run over."""
+    anew: Callable[[float, float], list[Instruction]] = goes_on
+    """Considers another plan, at each turn while the run trains, and returns instructions that end the session for it:
+    a function of the time, and of the rest of the run in seconds."""
 
 
 class LoopClock:

@@ -22,13 +22,14 @@ from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.loop import DriverLoop
-from ravnest.driver.loop_parts import Recovery, StageLinks
+from ravnest.driver.loop_parts import Recovery, StageLinks, goes_on
 from ravnest.driver.node_requests import Request, asked
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
-from ravnest.driver.observe.trace import RunTrace
+from ravnest.driver.observe.trace import RunTrace, draw
 from ravnest.driver.observe.trackers import Trackers
+from ravnest.driver.planning_anew import PlansAnew
 from ravnest.driver.preparation import Prepared, check_same_data, hand_out, writer_opener
 from ravnest.driver.ray.code_shipping import JobCode, job_code
 from ravnest.driver.ray.local_ray import workers
@@ -41,7 +42,7 @@ from ravnest.driver.session_stages import SessionStages, SetupsByPlan, started, 
 from ravnest.driver.shut_out import ShutOutFile
 from ravnest.driver.signals import PauseTogether, StopOnInterrupt
 from ravnest.driver.slow_nodes import SlowNodes
-from ravnest.driver.stage_watch import StageWatch
+from ravnest.driver.stage_watch import stage_watch
 from ravnest.driver.standing import Standing
 from ravnest.driver.state_donors import StateDonors
 from ravnest.driver.state_handover import StateHandover, joining_states
@@ -74,6 +75,7 @@ def train(
     timeline: bool = False,
     limit: report.RunLimit = report.NO_LIMIT,
     left: NodesLeft | None = None,
+    anew: PlansAnew | None = None,
     observer: report.Observer,
     interrupt: StopOnInterrupt,
 ) -> tuple[RunRecord, c.RunControl]:
@@ -87,6 +89,7 @@ def train(
         timeline: write trace.json, also of a run that fails.
         limit: an end that may come before the job's own.
         left: the nodes that have left the run with notice. It knows afterwards who has left and come back meanwhile.
+        anew: lets the session end for a better plan.
         observer: is told of each event.
         interrupt: says whether the user wants the run to end.
 
@@ -161,7 +164,18 @@ def train(
                 record,
                 stop_wanted=lambda: interrupt.wanted,
                 recovery=_recovery(
-                    prepared, address, stages, ray, setups_by, control, rings, record, disk, outbox, left or NodesLeft()
+                    prepared,
+                    address,
+                    stages,
+                    ray,
+                    setups_by,
+                    control,
+                    rings,
+                    record,
+                    disk,
+                    outbox,
+                    left or NodesLeft(),
+                    anew,
                 ),
                 trace=trace,
             )
@@ -171,7 +185,7 @@ def train(
                     loop.go_on(stages.standing, stages.born, stages.early)
                 loop.run()
             finally:
-                _draw(trace, prepared.folder.trace, record)  # of a run that failed, too
+                draw(trace, prepared.folder.trace, record)  # of a run that failed, too
     return record, control
 
 
@@ -187,6 +201,7 @@ def _recovery(
     disk: Executor,
     outbox: Outbox,
     left: NodesLeft,
+    anew: PlansAnew | None,
 ) -> Recovery:
     """What starts lost clusters anew and lets nodes come and go. In a rehearsal no clock asks, nor does it remember."""
     plan, endpoint, real = prepared.plan, stages.endpoint, setups_by.imitate is None
@@ -218,8 +233,11 @@ def _recovery(
 
     def requests() -> list[Request]:
         hours.know(replacements.plan.fleet.nodes)
-        return asked(prepared.folder.path, hours if real else None, time.time())
+        acting = None if setups_by.imitate is None else setups_by.imitate.acting
+        acted = [] if acting is None else acting.turn(time.monotonic(), ray, left)
+        return [*asked(prepared.folder.path, hours if real else None, time.time()), *acted]
 
+    considers = goes_on if anew is None else anew.steer(plan, replacements, control, record, ray.alive)
     return Recovery(
         starts,
         donors,
@@ -230,19 +248,8 @@ def _recovery(
         requests,
         ray.news,
         remember if real else lambda: None,
+        considers if real else goes_on,
     )
-
-
-def _draw(trace: RunTrace | None, path: Path, record: RunRecord) -> None:
-    """Write the timeline of a run, if there is one. A disk that refuses it is told of."""
-    if trace is None:
-        return
-    try:
-        trace.write(path)
-    except OSError as error:
-        record.notice(f"{path}: cannot be written: {error.strerror or error}")
-    else:
-        record.timeline(trace.dropped)
 
 
 def _nodes(plan: Plan) -> dict[str, str]:
@@ -384,16 +391,6 @@ def run_control(
         rings, job.average_every, max_lag=job.max_lag, on_loss="reform", clusters=clusters, under_way=under_way
     )
     return c.RunControl(shape, owner, standing)
-
-
-def stage_watch(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> StageWatch:
-    """The watch over the stages of a run.
-
-    `nodes` names the node of each stage. `speed` is that of `run_control`: a slow imitation makes round trips longer,
-    but a fast one makes no deadline shorter, because this machine may be slower than those that it imitates.
-    """
-    round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
-    return StageWatch(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))
 
 
 def _earlier(a: T | None, b: T | None) -> T | None:

@@ -6,11 +6,8 @@ cluster is planned anew (ravnest/recovery).
 
 from ravnest.driver.observe.place_events import NodeSlowEvent
 from ravnest.driver.observe.record import RunRecord
-from ravnest.recovery import Replacements, Slowness
+from ravnest.recovery import COMPUTES, Replacements, Slowness
 from ravnest.stage import messages as m
-
-_COMPUTES = ("forward", "backward", "weights", "update")
-"""The states of a stage's ledger in which its machine works."""
 
 
 class SlowNodes:
@@ -27,7 +24,7 @@ class SlowNodes:
         """A stage on `node` has made an update."""
         if not self._watches:
             return
-        spent_s = sum(message.spent.get(state, 0.0) for state in _COMPUTES)
+        spent_s = sum(message.spent.get(state, 0.0) for state in COMPUTES)
         found = self._slowness.worked(stage, node, message.update, spent_s, now_s)
         if found is not None:
             self._record.happened(NodeSlowEvent(found.node, found.stage, found.times))

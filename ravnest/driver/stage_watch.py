@@ -8,6 +8,7 @@ sentence that names it and its node. What becomes of a run that has lost a stage
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from cluster_planner import Plan
 from ravnest.errors import NodeLost
 from ravnest.pipeline import stage_place
 from ravnest.stage.messages import ALIVE_EVERY_S, STALL_FLOOR_S
@@ -235,3 +236,13 @@ def _half_over(deadline: SilenceDeadline, now_s: float) -> bool:
     silent_s = deadline.silent_s(now_s)
     # Asked each turn: what is below the floor is spared two medians.
     return silent_s > SUSPECTED_AT * SILENCE_FLOOR_S and silent_s > SUSPECTED_AT * deadline.limit_s()
+
+
+def stage_watch(plan: Plan, nodes: Mapping[str, str], now_s: float, *, speed: float = 1.0) -> StageWatch:
+    """The watch over the stages of a run.
+
+    `nodes` names the node of each stage. `speed`: see session.py. A slow imitation makes round trips longer,
+    but a fast one makes no deadline shorter, because this machine may be slower than those that it imitates.
+    """
+    round_trip_s = max(cluster.round_trip_s for cluster in plan.predicted.clusters)
+    return StageWatch(nodes, now_s, round_trip_s=round_trip_s / min(1.0, speed))

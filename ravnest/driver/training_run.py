@@ -21,6 +21,7 @@ from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter, last_record
 from ravnest.driver.outcome import finish
+from ravnest.driver.planning_anew import PlanningProcess, PlansAnew
 from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.ray.stage_actors import nodes_alive
@@ -145,26 +146,30 @@ class _Sessions:
             self.plan = self._with_comers(self.plan)
         how = self.how
         while True:
-            prepared = self._prepared()
-            try:
-                record, control = train(
-                    prepared,
-                    how.address,
-                    imitate=how.imitate,
-                    encrypt=how.encrypt,
-                    timeline=how.timeline,
-                    limit=self.watched.left_of(how.limit, prepared, 1.0 if how.imitate is None else how.imitate.speed),
-                    left=self.left,
-                    observer=self.watched,
-                    interrupt=self.interrupt,
-                )
-            except NothingToTakeOver as error:
-                self._tell(f"{error}: resuming from the last checkpoint")
-                self.taking = None
-            except RavnestError as error:
-                self._begin_again(prepared, error)
-            else:
-                return finish(prepared, record, control, encrypted=how.encrypt)
+            with PlanningProcess() as planning:
+                anew = PlansAnew(planning, questioned=self.begun and self.plan_path is None)
+                prepared = self._prepared()
+                speed = 1.0 if how.imitate is None else how.imitate.speed
+                try:
+                    record, control = train(
+                        prepared,
+                        how.address,
+                        imitate=how.imitate,
+                        encrypt=how.encrypt,
+                        timeline=how.timeline,
+                        limit=self.watched.left_of(how.limit, prepared, speed),
+                        left=self.left,
+                        anew=anew,
+                        observer=self.watched,
+                        interrupt=self.interrupt,
+                    )
+                except NothingToTakeOver as error:
+                    self._tell(f"{error}: resuming from the last checkpoint")
+                    self.taking = None
+                except RavnestError as error:
+                    self._begin_again(prepared, error, anew.next_plan)
+                else:
+                    return finish(prepared, record, control, encrypted=how.encrypt)
             self.interrupt.gracefully = False
 
     @property
@@ -200,22 +205,23 @@ class _Sessions:
             self._tell(f"{who} were shut out ({self.folder.shut_out}): the run goes on by a plan without them")
             self.plan, self.plan_path = found, None
 
-    def _begin_again(self, prepared: Prepared, error: RavnestError) -> None:
-        """Let the next session begin again after the loss of all clusters. Raises the `error` with what helps where
-        there is to be none."""
+    def _begin_again(self, prepared: Prepared, error: RavnestError, better: Plan | None) -> None:
+        """Let the next session begin again after the loss of all clusters, or for a `better` plan. Raises the `error`
+        with what helps where there is to be none."""
         gone = isinstance(error, NodeNotThere) and self.begun  # it was there when the run was planned
         if isinstance(error, TakenOver) or (isinstance(error, InvalidInput | Interrupted) and not gone):
             raise error
         anew, last = None, prepared.plan
         if isinstance(error, NodeLost | NodeNotThere) and not self.interrupt.wanted:
-            last = self._with_comers(prepared.plan)
+            last = self._with_comers(prepared.plan) if better is None else better
             wanted = partial(_wants_end, self.interrupt, self.folder.path, self.left)
             address = self.how.address
-            anew = begun_again(self.restarts, prepared, last, self.left, address, str(error), self.watched, wanted)
+            how = (self.restarts, prepared, last, self.left, address, str(error), self.watched, wanted)
+            anew = begun_again(*how, better is not None)
         if anew is None:
             advice = _advice(prepared, self.how.address, encrypt=self.how.encrypt, trained=self.watched.training)
             raise _failure(error, prepared.folder.ray_log, advice) from error
-        self.plan, self.plan_path = anew.plan, (self.plan_path if anew.plan is last else None)
+        self.plan, self.plan_path = anew.plan, (self.plan_path if anew.plan is last and better is None else None)
         self.resume, self.other_data, self.taking, self.begun = anew.resumes, anew.resumes, None, True
 
     def _with_comers(self, plan: Plan) -> Plan:

@@ -21,6 +21,7 @@ _TONES = {
     "suspected": "note",
     "replanned": "note",
     "shared_out": "note",
+    "planned_anew": "note",
     "handed_on": "good",
     "slow": "note",
     "replaced": "good",

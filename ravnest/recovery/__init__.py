@@ -7,19 +7,22 @@ plan a run goes on of which no cluster is left. The driver carries it out for re
 from ravnest.recovery.donors import Donors, Giver, Need, Restored
 from ravnest.recovery.handing_on import HandingOn, Way
 from ravnest.recovery.hours import HourChange, HourWatch
-from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_nodes
+from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_fleet, with_nodes
 from ravnest.recovery.nodes_left import NodesLeft
 from ravnest.recovery.placing import READY_AFTER_S, RETURNS_S, SPARE_AGAIN_S, Nodes, Place, Placement, beside, place
 from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
-from ravnest.recovery.replanning import Replanning, lasts_s
+from ravnest.recovery.replanning import CONSIDER_EVERY_S, BetterPlan, PlanningAnew, PlanWanted, Situation
 from ravnest.recovery.restarting import Restarts, can_begin, look_for_nodes_s, plan_among, plan_for
-from ravnest.recovery.slowness import NodeSlow, Slowness
+from ravnest.recovery.slowness import COMPUTES, NodeSlow, Slowness
 
 __all__ = [
     "ADDED",
+    "COMPUTES",
+    "CONSIDER_EVERY_S",
     "READY_AFTER_S",
     "RETURNS_S",
     "SPARE_AGAIN_S",
+    "BetterPlan",
     "Donors",
     "Giver",
     "HandingOn",
@@ -33,12 +36,14 @@ __all__ = [
     "Order",
     "Place",
     "Placement",
+    "PlanWanted",
+    "PlanningAnew",
     "Replaced",
     "Replacements",
-    "Replanning",
     "Restarts",
     "Restored",
     "SharedOut",
+    "Situation",
     "Slowness",
     "StartCluster",
     "TryFailed",
@@ -46,12 +51,12 @@ __all__ = [
     "beside",
     "can_begin",
     "further_clusters",
-    "lasts_s",
     "look_for_nodes_s",
     "place",
     "plan_among",
     "plan_for",
     "planned_shares",
     "with_comers",
+    "with_fleet",
     "with_nodes",
 ]

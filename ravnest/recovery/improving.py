@@ -9,10 +9,11 @@ changes it makes nothing, so that with rates r before and r' after
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cluster_planner import Cluster, Fleet, Plan, cluster_at, samples_per_s
+from cluster_planner import Cluster, Plan, cluster_at, samples_per_s
 from ravnest.recovery.placing import FURTHER, WORTHWHILE, placement
+from ravnest.recovery.replanning import slowed
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def improvement(
 
     `slow`: by node, how many times as long as planned it takes.
     """
-    fleet = _slowed(plan.fleet, slow)
+    fleet = slowed(plan.fleet, slow)
     now = samples_per_s(plan, training, fleet)
     best: Improvement | None = None
     for name in training:
@@ -73,16 +74,6 @@ def addition(
         return None
     nodes = ", ".join(repr(stage.node) for stage in made.stages)
     return Improvement(made, f"{nodes} came: {now + more:.3g} samples/s instead of {now:.3g}", more, gained)
-
-
-def _slowed(fleet: Fleet, slow: Mapping[str, float]) -> Fleet:
-    if not slow:
-        return fleet
-    nodes = (
-        replace(node, flops_per_s=node.flops_per_s / slow[node.name]) if node.name in slow else node
-        for node in fleet.nodes
-    )
-    return replace(fleet, nodes=tuple(nodes))
 
 
 def _reason(own: Collection[str], made: Cluster, slow: Mapping[str, float], before: float, after: float) -> str:

@@ -50,6 +50,12 @@ def with_nodes(plan: Plan, came: Fleet, which: Collection[str]) -> Plan:
     return replace(plan, fleet=grown, spares=(*plan.spares, *(Spare(node.name, CAME) for node in new)))
 
 
+def with_fleet(plan: Plan, fleet: Fleet) -> Plan:
+    """Return the plan that a run began with, for the `fleet` that it has by now: who came is a spare."""
+    came = (Spare(name, CAME) for name in fleet.names if name not in plan.fleet.names)
+    return replace(plan, fleet=fleet, spares=(*plan.spares, *came))
+
+
 def with_comers(plan: Plan, last: Plan, alive: Collection[str]) -> Plan:
     """Return the plan with whoever had come to the run by the time when `last` was its plan.
 

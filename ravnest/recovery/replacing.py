@@ -20,6 +20,7 @@ from ravnest.pipeline import stage_name
 from ravnest.recovery.improving import Improvement, addition, improvement
 from ravnest.recovery.nodes_left import NodesLeft
 from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused, slows_others
+from ravnest.recovery.replanning import Situation
 from ravnest.recovery.starts import Starts
 
 FIRST_WAIT_S = 2.0
@@ -163,12 +164,13 @@ class Replacements:
         """The nodes that have given notice, and are not back."""
         return self._left.names
 
-    @property
-    def begun(self) -> set[str] | None:
-        """The clusters that train or begin to; None while it is not known of one that was lost what becomes of it."""
-        if any(away.waits and not away.told for away in self._away.values()):
-            return None
-        return {each.name for each in self.plan.clusters if not self._waits(each.name)}
+    def situation(self, alive: Collection[str], leaving: Collection[str], now_s: float, rest_s: float) -> Situation:
+        """How the run stands: see `Situation`. `leaving`: the clusters that are leaving it with notice."""
+        settled = not leaving and not any(away.waits and not away.told for away in self._away.values())
+        begun = (each for each in self.plan.clusters if not self._waits(each.name))
+        stay = {each.name for each in begun if not self.left & {stage.node for stage in each.stages}}
+        nodes = frozenset(alive) - self.left
+        return Situation(self.plan, nodes, stay if settled else None, now_s, rest_s, dict(self._slow))
 
     def lost(self, cluster: str, samples: int, now_s: float, *, at_once: bool = False) -> None:
         """A cluster that trained is lost, with so many samples that it had not averaged.

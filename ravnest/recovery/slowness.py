@@ -29,6 +29,9 @@ WELL = 1.4
 
 MOST_KEPT = 1024
 
+COMPUTES = ("forward", "backward", "weights", "update")
+"""The states of a stage's ledger in which its machine works."""
+
 
 @dataclass(frozen=True)
 class NodeSlow:

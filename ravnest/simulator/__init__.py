@@ -4,7 +4,7 @@ In: a plan, a scenario, and an end. Out: a `SimulatedRun` with rates, staleness 
 """
 
 from ravnest.simulator.presence import NodeChange
-from ravnest.simulator.scenario import BandwidthChange, Death, Join, Kill, Leave, Scenario, Stall, StallRate
+from ravnest.simulator.scenario import BandwidthChange, Death, Join, Kill, Leave, Scenario, Slow, Stall, StallRate
 from ravnest.simulator.simulate import simulate
 from ravnest.simulator.simulated_run import BegunAnew, LostCluster, SimulatedRun, SimulatedStage, as_plain
 
@@ -20,6 +20,7 @@ __all__ = [
     "Scenario",
     "SimulatedRun",
     "SimulatedStage",
+    "Slow",
     "Stall",
     "StallRate",
     "as_plain",

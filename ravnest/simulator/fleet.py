@@ -11,7 +11,7 @@ directly, and in which chunks and blocks. Snapshots and merges take no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise, permutations
 
@@ -22,6 +22,7 @@ from cluster_planner import (
     Schedule,
     SpanCosts,
     SplitBackward,
+    Stage,
     host_key,
     largest_fitting_window,
     links_of_ring,
@@ -292,3 +293,15 @@ def _hops(ring: VirtualRing) -> Iterable[tuple[str, str]]:
 def _link(plan: Plan, a: str, b: str, jitter_s: float) -> LinkShape:
     link = plan.fleet.link(a, b)
     return LinkShape(plan.fleet.flow_bytes_per_s(a, b), link.latency_s, max(jitter_s, link.jitter_s))
+
+
+def only(plan: Plan, there: Collection[str]) -> Plan:
+    """Return the plan with the clusters that are `there`, and their rings."""
+    rings = (replace(ring, members=tuple(each for each in ring.members if each[0] in there)) for ring in plan.rings)
+    clusters = tuple(each for each in plan.clusters if each.name in there)
+    return replace(plan, clusters=clusters, rings=tuple(rings))
+
+
+def places(clusters: Iterable[Cluster]) -> Iterator[tuple[str, Stage]]:
+    """Yields the names of stages, with their places in the plan."""
+    return ((stage_name(each.name, index), stage) for each in clusters for index, stage in enumerate(each.stages))

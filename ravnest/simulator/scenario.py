@@ -96,6 +96,16 @@ class StallRate:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """`node` takes so many `times` as long to compute from `at_s` on, for `for_s` seconds."""
+
+    node: str
+    at_s: float
+    times: float
+    for_s: float = math.inf
+
+
+@dataclass(frozen=True)
 class BandwidthChange:
     """Uplinks carry `up` times, and downlinks `down` times, what the plan says from `at_s` on (1: as planned)."""
 
@@ -122,6 +132,7 @@ class Scenario:
     stalls: tuple[Stall, ...] = ()
     stall_rates: tuple[StallRate, ...] = ()
     bandwidth: tuple[BandwidthChange, ...] = ()
+    slow: tuple[Slow, ...] = ()
     deaths: tuple[Death, ...] = ()
     restart_s: float = RESTART_S
     """How long the processes of a lost cluster take to start, once its nodes are there and its loss was noticed; and
@@ -135,7 +146,8 @@ class Scenario:
     """The hour of the day, in UTC, at which the run begins: then the nodes' `hours` are acted out. None: they are
     not."""
     plans_anew: bool = False
-    """Whether somebody stops the run, plans again and resumes it, as soon as that pays (recovery/replanning.py)."""
+    """Whether the run goes on by another plan as soon as that pays (recovery/replanning.py), as a real one does. For
+    each set of nodes a plan is made, which takes the planner as long as ever."""
 
     def __post_init__(self) -> None:
         for key, value in (
@@ -155,6 +167,11 @@ class Scenario:
             _require(change.at_s, f"bandwidth[{i}].at_s", least=0.0)
             _require(change.up, f"bandwidth[{i}].up")
             _require(change.down, f"bandwidth[{i}].down")
+        for i, slow in enumerate(self.slow):
+            _require(slow.at_s, f"slow[{i}].at_s", least=0.0)
+            _require(slow.times, f"slow[{i}].times")
+            if slow.for_s != math.inf:
+                _require(slow.for_s, f"slow[{i}].for_s")
         for i, death in enumerate(self.deaths):
             _require(death.at_s, f"deaths[{i}].at_s", least=0.0)
             _require(death.noticed_after_s, f"deaths[{i}].noticed_after_s", least=0.0)
@@ -193,6 +210,7 @@ class Scenario:
         late = [(each.at_s, f"stalls[{i}] ({each.node}") for i, each in enumerate(self.stalls)]
         for i, change in enumerate(self.bandwidth):
             late.append((change.at_s, f"bandwidth[{i}] ({', '.join(change.nodes) or 'every node'}"))
+        late += [(each.at_s, f"slow[{i}] ({each.node}") for i, each in enumerate(self.slow)]
         late += [(each.at_s, f"deaths[{i}] ({each.node}") for i, each in enumerate(self.deaths)]
         late += [(each.at_s, f"kills[{i}] ({each.node}") for i, each in enumerate(self.kills)]
         late += [(each.at_s, f"leaves[{i}] ({each.node}") for i, each in enumerate(self.leaves)]
@@ -210,6 +228,7 @@ class Scenario:
         named = [(f"stalls[{i}].node", stall.node) for i, stall in enumerate(self.stalls)]
         named += [(f"stall_rates[{i}].nodes", name) for i, each in enumerate(self.stall_rates) for name in each.nodes]
         named += [(f"bandwidth[{i}].nodes", name) for i, each in enumerate(self.bandwidth) for name in each.nodes]
+        named += [(f"slow[{i}].node", each.node) for i, each in enumerate(self.slow)]
         may_idle = [(f"deaths[{i}].node", death.node) for i, death in enumerate(self.deaths)]
         may_idle += [(f"kills[{i}].node", kill.node) for i, kill in enumerate(self.kills)]
         may_idle += [(f"leaves[{i}].node", leave.node) for i, leave in enumerate(self.leaves)]
@@ -259,6 +278,13 @@ class _StallEntry(Strict):
     node: Text
     at_s: AtLeastZero
     for_s: Positive
+
+
+class _SlowEntry(Strict):
+    node: Text
+    at_s: AtLeastZero
+    times: Positive
+    for_s: Positive = math.inf
 
 
 class _DeathEntry(Strict):
@@ -315,6 +341,7 @@ class _ScenarioFile(Strict):
     stalls: list[_StallEntry] = Field(default_factory=list)
     stall_rates: list[_StallRateEntry] = Field(default_factory=list)
     bandwidth: list[_BandwidthEntry] = Field(default_factory=list)
+    slow: list[_SlowEntry] = Field(default_factory=list)
     deaths: list[_DeathEntry] = Field(default_factory=list)
     restart_s: AtLeastZero = RESTART_S
     kills: list[_KillEntry] = Field(default_factory=list)
@@ -341,6 +368,7 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
             stalls=tuple(Stall(each.node, each.at_s, each.for_s) for each in entry.stalls),
             stall_rates=tuple(StallRate(e.per_hour, e.for_s, tuple(e.nodes or ())) for e in entry.stall_rates),
             bandwidth=tuple(BandwidthChange(e.at_s, e.up, e.down, tuple(e.nodes or ())) for e in entry.bandwidth),
+            slow=tuple(Slow(e.node, e.at_s, e.times, e.for_s) for e in entry.slow),
             deaths=tuple(Death(e.node, e.at_s, e.noticed_after_s, e.back_after_s) for e in entry.deaths),
             restart_s=entry.restart_s,
             kills=tuple(Kill(e.node, e.at_s, e.noticed_after_s) for e in entry.kills),

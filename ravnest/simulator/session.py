@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from cluster_planner import Cluster, Plan, Stage
+from cluster_planner import Plan
 from ravnest.errors import RunFailed
 from ravnest.pipeline import stage_name
-from ravnest.recovery import HourWatch, MoveCluster, NodesLeft, Replacements, StartCluster, further_clusters
+from ravnest.recovery import HourWatch, MoveCluster, NodesLeft, NodeSlow, Replacements, StartCluster, further_clusters
 from ravnest.recovery.placing import WARM_S
+from ravnest.recovery.replanning import CONSIDER_EVERY_S, PlanningAnew
 from ravnest.simulator.clock import Action
-from ravnest.simulator.fleet import VirtualFleet, fleet_of_plan
-from ravnest.simulator.planning_anew import Planner, PlanningAnew
+from ravnest.simulator.fleet import VirtualFleet, fleet_of_plan, only, places
+from ravnest.simulator.planning_anew import Planner, better_plan
 from ravnest.simulator.presence import NodeChange, Presence
 from ravnest.simulator.run import VirtualRun
 from ravnest.simulator.scenario import BandwidthChange, Scenario, Stall, chance_stalls, computing_slowness
 from ravnest.simulator.simulated_run import Absence
+from ravnest.simulator.slow_nodes import SlowNodes
 from ravnest.simulator.stage import RunningStage
 from ravnest.simulator.trace import VirtualResult
 from ravnest.simulator.warm_spares import WarmSpares, with_shadows
@@ -35,8 +36,6 @@ LOOK_EVERY_S = 0.25
 """How often it is looked what is to be done about clusters that are away: a driver's loop turns more often."""
 HOURS_EVERY_S = 10.0
 """How often nodes' hours are compared with the clock."""
-CONSIDER_EVERY_S = 5.0
-"""How often it is considered whether another plan pays."""
 START_LIMIT_S = 600.0
 """The longest that the processes of a cluster may take to start: longer than any scenario's `restart_s` is."""
 
@@ -55,10 +54,13 @@ class Session:
         seed: int,
         start_s: float = 0.0,
         left: NodesLeft | None = None,
+        first: Plan | None = None,
     ) -> None:
         """`hours` acts the nodes' hours out. `planner` makes other plans. From `start_s` on the clusters train. `left`:
-        the nodes that have left with notice, in all sessions of the run."""
-        self._planning = PlanningAnew(planner, scenario.restart_s) if scenario.plans_anew else None
+        the nodes that have left with notice, in all sessions of the run. `first`: the plan that it began with."""
+        self._planner = planner
+        questioned = first is not None and first is not plan
+        self._planning = PlanningAnew(scenario.restart_s, questioned=questioned) if scenario.plans_anew else None
         self.next_plan: Plan | None = None
         """The plan that it was stopped for."""
         self._scenario = scenario
@@ -77,6 +79,7 @@ class Session:
         self._replacements = Replacements(plan, start_s=START_LIMIT_S, further=further_clusters(plan), left=left)
         for node in () if hours is None else hours.away:
             self._replacements.node_left(node)
+        self._slow = SlowNodes(scenario.slow, self.run, plan, plan if first is None else first, self._slow_node)
         self._spares = WarmSpares(self.run, scenario.restart_s, self._place_spare)
         self._gone: dict[str, set[str]] = {}
         """By lost cluster: the stages that have to be started anew where it goes back to where it was."""
@@ -131,6 +134,8 @@ class Session:
             doing.append((now_s, self._look_at_hours, self._hours))
         if self._planning is not None:
             doing.append((now_s, self._consider, self._planning))
+        if self._slow:
+            doing.append((now_s, self._slow.look, lambda: self.plan))
         if samples is not None:
             self._steady_samples = steady
         elif steady > now_s:
@@ -157,7 +162,7 @@ class Session:
     def _stages(self) -> dict[str, str]:
         """By node that runs stages: the first of these."""
         found: dict[str, str] = {}
-        for who, stage in _places(self.plan.clusters):
+        for who, stage in places(self.plan.clusters):
             found.setdefault(stage.node, who)
         return found
 
@@ -165,7 +170,7 @@ class Session:
         """The stages that run on a node now."""
         return [
             self.run.stages[who]
-            for who, stage in _places(each for each in self.plan.clusters if each.name in self.run.rounds.clusters)
+            for who, stage in places(each for each in self.plan.clusters if each.name in self.run.rounds.clusters)
             if stage.node == node
         ]
 
@@ -264,10 +269,10 @@ class Session:
         self._out(cluster, stage.who, reason, made - run.rounds.averaged[cluster])
 
     def _out(self, cluster: str, who: str, reason: str, samples: int, *, notice: bool = False) -> None:
-        run, left, places = self.run, self._replacements.left, dict(_places([self.plan.cluster(cluster)]))
-        gone = {name for name in places if name == who or run.stages[name].dead}
+        run, left, was = self.run, self._replacements.left, dict(places([self.plan.cluster(cluster)]))
+        gone = {name for name in was if name == who or run.stages[name].dead}
         if notice:
-            gone = {name for name, each in places.items() if each.node in left}
+            gone = {name for name, each in was.items() if each.node in left}
         self._gone[cluster] = gone
         run.lose(who, reason, returns=not notice and gone <= self._spares.holding(gone).keys())
         if not run.draining:
@@ -331,13 +336,10 @@ class Session:
 
     def _fleet_now(self, there: Collection[str]) -> VirtualFleet:
         """The fleet of the clusters that are `there`: one that is away may have given its nodes to others."""
-        plan = with_shadows(self._replacements.plan, self._spares.nodes)
-        rings = (replace(ring, members=tuple(each for each in ring.members if each[0] in there)) for ring in plan.rings)
-        clusters = tuple(each for each in plan.clusters if each.name in there)
-        placed = replace(plan, clusters=clusters, rings=tuple(rings))
+        plan = only(with_shadows(self._replacements.plan, self._spares.nodes), there)
         jitter_s, latency_s = self._scenario.link_jitter_s, self._scenario.control_latency_s
-        fleet = fleet_of_plan(placed, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
-        self._machine_of |= {stage.node: fleet.node_of[who] for who, stage in _places(clusters)}
+        fleet = fleet_of_plan(plan, tuned=True, jitter_s=jitter_s, control_latency_s=latency_s)
+        self._machine_of |= {stage.node: fleet.node_of[who] for who, stage in places(plan.clusters)}
         return fleet
 
     def _trains(self, cluster: str) -> None:
@@ -355,14 +357,16 @@ class Session:
         if run.draining:
             return
         run.clock.after(CONSIDER_EVERY_S, self._consider, planning)
-        left, begun = self._replacements.left, self._replacements.begun
-        off = frozenset() if self._hours is None else self._hours.away
-        nodes = frozenset(self._presence.alive(now_s) - off - left)
-        stay = {each.name for each in self.plan.clusters if not left & {stage.node for stage in each.stages}}
-        making = None if begun is None or run.rounds.leaving else begun & stay
-        self.next_plan = planning.better(self.plan, nodes, making, now_s, self._rest_s)
-        if self.next_plan is not None:
+        alive = self._presence.alive(now_s) - (frozenset() if self._hours is None else self._hours.away)
+        at = self._replacements.situation(alive, run.rounds.leaving, now_s, self._rest_s)
+        better = better_plan(planning, self._planner, at)
+        if better is not None:
+            self.next_plan = better.plan
             run.end()
+
+    def _slow_node(self, found: NodeSlow) -> None:
+        self._replacements.node_slow(found.node, found.times, self.run.clock.now_s)
+        self._keep_looking()
 
     # What is counted.
 
@@ -393,8 +397,3 @@ class Session:
 
     def _drained(self) -> None:
         self.at_drain = self.run.seconds()
-
-
-def _places(clusters: Iterable[Cluster]) -> Iterator[tuple[str, Stage]]:
-    """The names of stages, with their places in the plan."""
-    return ((stage_name(each.name, index), stage) for each in clusters for index, stage in enumerate(each.stages))

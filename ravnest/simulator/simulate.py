@@ -112,6 +112,7 @@ class _Simulation:
                 seed=self._seed,
                 start_s=start_s,
                 left=self._left,
+                first=self._plan,
             )
             self._sessions.append(session)
             ended_s = self._train(session, samples, seconds, on_progress, stop)

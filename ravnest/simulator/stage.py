@@ -92,6 +92,8 @@ class RunningStage:
         self._paths: dict[str, Path] = {}
         self.late_s = 0.0
         """By how many seconds in all its slowness has made computations longer than stated."""
+        self.pace = 1.0
+        """How many times as long as stated the node takes for them now, beside that."""
         self.stalled_s: dict[str, float] = {}
         """How long the node stalled, by the state of the ledger that the time was counted under."""
         self._tuned = tuned
@@ -186,6 +188,7 @@ class RunningStage:
             _CARRY_OUT[type(instruction)](self, instruction)
 
     def _compute(self, instruction: ins.Compute, seconds: float, finished: ev.Event) -> None:
+        seconds *= self.pace
         if self._slowness is not None:
             stated_s = seconds
             seconds *= self._slowness()

@@ -1,4 +1,5 @@
-"""What takes the place of a stage whose process is killed: a warm spare, and a ready process on the same machine."""
+"""What takes the place of a stage whose process is killed: a warm spare, and a ready process on the same machine. And
+another plan, with a spare, in the place of the only cluster whose node is to leave."""
 
 import json
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from cluster_planner import Link, Spare, load_plan, save_plan
 from ravnest.driver.observe.metrics_file import read_metrics
-from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned, words_of
+from tests.support.commands import DEADLINE_S, LONG, Running, gone, planned, ravnest, words_of
 
 IDLE_S = 2.0
 """A process that does nothing for so long has loaded what it loads."""
@@ -26,15 +27,15 @@ def until(what: str, holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def with_a_warm_spare(path: Path, stage: tuple[str, int]) -> None:
-    """Add a machine like the first one to the plan, which shadows the stage."""
+def with_a_spare(path: Path, *shadows: tuple[str, int]) -> None:
+    """Add a machine like the first one to the plan, which shadows these stages."""
     plan = load_plan(path)
     first = plan.fleet.nodes[0]
     links = tuple(Link(name, "spare", 0.001, 5e7) for name in plan.fleet.names)
     fleet = replace(
         plan.fleet, nodes=(*plan.fleet.nodes, replace(first, name="spare")), links=(*plan.fleet.links, *links)
     )
-    save_plan(replace(plan, fleet=fleet, spares=(Spare("spare", "it is kept for losses", (stage,)),)), path)
+    save_plan(replace(plan, fleet=fleet, spares=(Spare("spare", "it is kept for losses", shadows),)), path)
 
 
 class Watched(Running):
@@ -68,7 +69,7 @@ class Watched(Running):
 
 def test_a_warm_spare_takes_the_place_of_a_killed_stage_and_a_ready_process_that_of_another(tmp_path: Path) -> None:
     folder = planned(tmp_path / "run", ready_processes="always", **LONG)
-    with_a_warm_spare(folder / "plan.yaml", ("c1", 1))
+    with_a_spare(folder / "plan.yaml", ("c1", 1))
     running = Watched(folder)
     until("the spare holds the anchor", lambda: (folder / "r/metrics.jsonl").exists() and bool(running.told("warm")))
     running.until_update(5)
@@ -98,6 +99,33 @@ def test_a_warm_spare_takes_the_place_of_a_killed_stage_and_a_ready_process_that
     assert running.of_stage("c0.s0") == ready.pid
     until("another one is made", lambda: len(running.of("c0.s0")) == 2)
 
+    family = running.family()
+    running.process.terminate()
+    assert running.end() == 130, running.output
+    assert "Traceback" not in running.output
+    assert gone(family)
+
+
+def test_the_only_cluster_goes_on_by_another_plan_where_its_node_is_to_leave(tmp_path: Path) -> None:
+    folder = planned(tmp_path / "run", nodes=("a0", "b0"), **LONG)
+    with_a_spare(folder / "plan.yaml")
+    running = Watched(folder)
+    running.until_update(20)
+    asked = ravnest(folder, "leave", "r", "a0")
+    assert asked.returncode == 0, asked.stderr
+    running.until("but no other cluster would stay that trains")
+    running.until("another plan makes")
+    running.until("begins again from")
+    running.until("checkpoint of round")
+    [planned_anew], [restarted] = running.told("planned_anew"), running.told("restarted")
+    assert str(planned_anew["reason"]).startswith("without 'a0': another plan makes ")
+    assert restarted["reason"] == planned_anew["reason"]
+    assert restarted["planned_anew"] is True
+    assert running.told("lost") == []
+    after = load_plan(folder / "r/plan.yaml")
+    assert {stage.node for cluster in after.clusters for stage in cluster.stages} == {"b0", "spare"}
+    told = [(one["cluster"], one["stage"], one["update"]) for one in running.told("update")]
+    assert len(told) == len(set(told)), "nothing that was made is made again"
     family = running.family()
     running.process.terminate()
     assert running.end() == 130, running.output

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.commands import planned, ravnest
+from ravnest.driver.observe.metrics_file import read_metrics
+from tests.support.commands import LONG, Running, gone, planned, ravnest
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,3 +50,33 @@ def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_p
     assert run["held_out_loss"] < 0.6 * run["baselines"]["guessing"]
     assert (folder / "r/weights.safetensors").is_file()
     assert json.loads((folder / "r/summary.json").read_text())["samples"] == run["samples"]
+
+
+def test_a_machine_of_a_scenario_is_silent_then_lost_and_is_back(tmp_path: Path) -> None:
+    folder = planned(tmp_path, **LONG)
+    (folder / "scenario.yaml").write_text("deaths: [{node: b1, at_s: 3, back_after_s: 60}]")
+    running = Running(folder, "--whole", "--scenario", "scenario.yaml", command="rehearse")
+    running.until("has left the run")
+    (lost,) = [one for one in read_metrics(folder / "r/metrics.jsonl") if one["kind"] == "lost"]
+    assert "has been silent for" in str(lost["reason"])
+    assert lost["cluster"] == "c1", "b1 is a machine of it"
+    running.until("node 'b1' is back")
+    assert any(one["kind"] == "joined" and one["node"] == "b1" for one in read_metrics(folder / "r/metrics.jsonl"))
+    family = running.family()
+    running.process.terminate()
+    assert running.end() == 130, running.output
+    assert "Traceback" not in running.output
+    assert gone(family)
+
+
+def test_a_scenario_that_cannot_be_acted_out_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    folder = planned(tmp_path)
+    (folder / "scenario.yaml").write_text("compute_jitter: 0.1")
+    refused = ravnest(folder, "rehearse", "--scenario", "scenario.yaml", "--out", "r")
+    assert refused.returncode == 2
+    assert "scenario.yaml: compute_jitter: a rehearsal does not act this out" in refused.stderr
+    (folder / "scenario.yaml").write_text("kills: [{node: nobody, at_s: 3}]")
+    refused = ravnest(folder, "rehearse", "--scenario", "scenario.yaml", "--out", "r")
+    assert refused.returncode == 2
+    assert "scenario.yaml: kills[0].node: no node of the plan is named 'nobody'" in refused.stderr
+    assert not (folder / "r").exists()

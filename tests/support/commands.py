@@ -124,12 +124,12 @@ def until_update(run: Path, update: int, process: subprocess.Popen[Any]) -> bool
 
 
 class Running:
-    """A run in the background, its output read line by line."""
+    """A run, or another `command` that trains, in the background, its output read line by line."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, command: str = "run") -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [*RAVNEST, "run", "--out", "r", *arguments],
+            [*RAVNEST, command, "--out", "r", *arguments],
             cwd=folder,
             env=environment(),
             stdout=subprocess.PIPE,

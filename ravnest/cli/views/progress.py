@@ -25,6 +25,7 @@ from ravnest.driver.observe.place_events import (
     NodeJoinedEvent,
     NodeSlowEvent,
     NodesSharedOutEvent,
+    PlannedAnewEvent,
     ProgressHandedOnEvent,
     SpareWarmEvent,
 )
@@ -172,6 +173,9 @@ def _words(event: RunEvent) -> str | None:
         case NodesSharedOutEvent():
             nodes = f"{', '.join(event.nodes)} of {event.cluster}"
             return f"{clause(event.reason)}: {nodes} may take the place of others' nodes"
+        case PlannedAnewEvent(reason, pause_s, gained):
+            gain = "" if gained is None else f", and {gained:,} samples more by the end of the run"
+            return f"{clause(reason)}: the run is saved for it; predicted: {duration(pause_s)} without training{gain}"
         case ProgressHandedOnEvent(cluster, to, samples):
             return f"{cluster} has handed on to {to} the {samples:,} samples of it that are in no round yet"
         case SpareWarmEvent():

@@ -56,6 +56,19 @@ class NodeSlowEvent:
 
 
 @dataclass(frozen=True)
+class PlannedAnewEvent:
+    """All clusters end, saved, and the run begins again by another plan, for this `reason`.
+
+    As predicted, nobody trains for `pause_s` seconds, and the run makes `gained` samples more by its end, the pause
+    counted; None where it has no known end.
+    """
+
+    reason: str
+    pause_s: float
+    gained: int | None
+
+
+@dataclass(frozen=True)
 class SpareWarmEvent:
     """The spare `node` holds the anchor of `stage` and follows its rings: it takes its place at once when it is lost.
 

@@ -16,6 +16,7 @@ from ravnest.driver.observe.place_events import (
     NodeJoinedEvent,
     NodeSlowEvent,
     NodesSharedOutEvent,
+    PlannedAnewEvent,
     ProgressHandedOnEvent,
     SpareWarmEvent,
 )
@@ -244,10 +245,11 @@ class ReplacementFailedEvent:
 
 @dataclass(frozen=True)
 class RestartedEvent:
-    """No cluster was left that trained, for this `reason`: the run begins again in `wait_s` seconds, from `checkpoint`.
+    """No cluster was left that trained, or another plan makes more, for this `reason`: the run begins again in `wait_s`
+    seconds, from `checkpoint`.
 
-    An empty `checkpoint`: there is none yet, and it begins from the start. `planned_anew` says that nodes are gone, and
-    the run goes on by another plan for those that are left.
+    An empty `checkpoint`: there is none yet, and it begins from the start. `planned_anew` says that the run goes on by
+    another plan, for the nodes that are there.
     """
 
     reason: str
@@ -295,6 +297,7 @@ RunEvent = (
     | NodeJoinedEvent
     | NodeSlowEvent
     | NodesSharedOutEvent
+    | PlannedAnewEvent
     | ProgressHandedOnEvent
     | SpareWarmEvent
     | StageRestoredEvent
@@ -368,6 +371,7 @@ _KINDS = {
     NodeJoinedEvent: "joined",
     NodeSlowEvent: "slow",
     NodesSharedOutEvent: "shared_out",
+    PlannedAnewEvent: "planned_anew",
     ProgressHandedOnEvent: "handed_on",
     SpareWarmEvent: "warm",
     StageRestoredEvent: "restored",

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ravnest.driver.observe.record import RunRecord
 from ravnest.errors import WrongMessage
 from ravnest.pipeline import stage_place
 from ravnest.pipeline.time_ledger import WAITS
@@ -191,3 +192,15 @@ def _thread_name(thread: int) -> str:
     if thread < RINGS:
         return {COMPUTE: "compute", NETWORK: "network"}[thread]
     return f"averaging: ring {(thread - RINGS) // _RING_THREADS}"
+
+
+def draw(trace: RunTrace | None, path: Path, record: RunRecord) -> None:
+    """Write the timeline of a run, if there is one. A disk that refuses it is told of."""
+    if trace is None:
+        return
+    try:
+        trace.write(path)
+    except OSError as error:
+        record.notice(f"{path}: cannot be written: {error.strerror or error}")
+    else:
+        record.timeline(trace.dropped)

@@ -64,6 +64,14 @@ class ProcessesHere:
         for stage in stages:
             self._processes.pop(stage, None)
 
+    def send(self, stages: Iterable[str], what: signal.Signals) -> None:
+        """Send a signal to these processes, with all that they have started."""
+        for stage in stages:
+            process = self._processes.get(stage)
+            if process is not None and _lives(process):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(os.getpgid(process.pid), what)
+
     def end(self, stages: Iterable[str]) -> None:
         """End these processes at once, with all that they have started. They are not told of any more."""
         for stage in stages:

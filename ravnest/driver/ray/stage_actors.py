@@ -6,10 +6,11 @@ session.py connects to Ray; stage_host.py is what runs in the actor.
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from cluster_planner import Plan
@@ -165,6 +166,14 @@ class RayCluster:
     def alive(self, plan: Plan) -> set[str]:
         """The nodes of the plan that can run stages now. Where Ray was started on this machine, all are it."""
         return _alive(plan, None if self._session.is_local else self._session.nodes())
+
+    def on_node(self, node: str) -> list[str]:
+        """The stages that this driver has started on a node."""
+        return [stage for stage, where in self._nodes.items() if where == node and stage in self._actors]
+
+    def send(self, stages: Iterable[str], what: Signals) -> None:
+        """Send a signal to the processes of these stages, as far as they are on this machine."""
+        self._here.send(stages, what)
 
     def begin(self, plan: Plan, setups: Mapping[str, StageSetup]) -> None:
         """End what is left of these stages, and start a process for each, on the node that the plan says: where a ready

@@ -5,6 +5,7 @@ import pytest
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
+from ravnest.driver.instructions import RunPhase
 from ravnest.driver.liars import Found, LiarWatch
 from ravnest.driver.loop_parts import Recovery
 from ravnest.driver.node_requests import NodeRequest, RunRequest
@@ -56,6 +57,8 @@ class Processes:
 class Recovering(Bench):
     """A bench whose loop starts lost clusters anew. c0 has two stages, c1 one."""
 
+    better = False
+
     def recovery(self, driver, outbox):
         self.processes, self.asked, self.handed = Processes(), [], []
 
@@ -83,7 +86,11 @@ class Recovering(Bench):
             NodeDepartures(starts, self.control, self.rings, self.record, self.left),
             SlowNodes(replacements, self.record),
             requests,
+            anew=self.considered,
         )
+
+    def considered(self, now_s, rest_s):
+        return self.control.begin_again("another plan makes more") if self.better else []
 
     def node(self, stage):
         return self.plan.cluster(stage[:2]).stages[int(stage[-1])].node
@@ -278,3 +285,15 @@ def test_who_is_proven_to_lie_is_not_started_again_and_its_nodes_stay_out(tmp_pa
     assert [event.reason for event in bench.of(ClusterLostEvent)] == ["it lied"]
     assert bench.processes.begun == ([] if proven else ["c0.s0", "c0.s1"])
     assert set(bench.left.liars) == ({bench.node("c0.s0"), bench.node("c0.s1")} if proven else set())
+
+
+def test_a_run_for_which_another_plan_makes_more_is_saved_and_begins_again(bench):
+    bench.start()
+    bench.turn()
+    assert bench.control.phase is RunPhase.TRAINING
+    bench.better = True
+    bench.turn()
+    assert bench.control.phase is RunPhase.DRAINING
+    assert bench.control.begins_again == "another plan makes more"
+    assert [m.Drain() in bench.heard(stage) for stage in STAGES] == [True, False, True]
+    assert bench.of(ClusterLostEvent) == []

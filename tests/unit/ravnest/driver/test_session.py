@@ -1,13 +1,10 @@
-from dataclasses import replace
-
 import pytest
 
 from ravnest.driver.instructions import RunPhase
 from ravnest.driver.observe.report import NO_LIMIT, RunLimit
-from ravnest.driver.session import run_control, stage_watch
+from ravnest.driver.session import run_control
 from ravnest.driver.session_keys import run_keys
 from ravnest.driver.stage_setups import stage_setups
-from ravnest.errors import NodeLost
 from ravnest.stage import messages as m
 from tests.support.local import captured_job, setups_of, tiny_job
 
@@ -70,20 +67,3 @@ def test_the_minutes_of_a_job_are_those_of_its_own_machines_however_fast_these_a
     earlier = run_control(plan, job, setups, 10, None, None, RunLimit(seconds=5.0), speed=speed)
     earlier.tick(5.1)  # by this machine's clock
     assert earlier.phase is RunPhase.DRAINING
-
-
-@pytest.mark.parametrize(("speed", "times"), [(0.01, 100.0), (1.0, 1.0), (100.0, 1.0)])
-def test_a_run_of_slowly_imitated_machines_is_given_as_much_longer_to_begin(speed: float, times: float) -> None:
-    _, plan = setups_of(tiny_job(), parts=(2, 1))
-    first, *others = plan.predicted.clusters
-    slow = replace(plan, predicted=replace(plan.predicted, clusters=(replace(first, round_trip_s=2.0), *others)))
-    waits_s = times * 2.0 * 50  # 50 round trips, as stage_watch.py says
-    watch = stage_watch(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
-    for now_s in range(0, int(waits_s), 10):
-        for stage in ("c0.s0", "c0.s1"):
-            watch.heard(stage, float(now_s), progress=False)
-        assert watch.silent(float(now_s)) == []
-    for stage in ("c0.s0", "c0.s1"):
-        watch.heard(stage, waits_s + 1.0, progress=False)
-    with pytest.raises(NodeLost, match="no stage has made progress"):
-        watch.silent(waits_s + 1.0)

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
-from ravnest.driver.stage_watch import NOBODY_HEARD_S, UNWATCHED_S, StageWatch, Suspicion
+from ravnest.driver.stage_watch import NOBODY_HEARD_S, UNWATCHED_S, StageWatch, Suspicion, stage_watch
 from ravnest.errors import NodeLost
 from ravnest.stage.messages import STALL_FLOOR_S
 from ring_allreduce.rounds import SILENCE_FLOOR_S
+from tests.support.local import setups_of, tiny_job
 
 NODES = {"c0.s0": "desk", "c0.s1": "laptop"}
 
@@ -197,3 +200,20 @@ def test_where_all_have_stopped_nobody_is_named_for_sure():
     with pytest.raises(NodeLost, match="no stage has made progress"):
         run.go_on(int(STALL_FLOOR_S) + 5)
     assert run.found == []
+
+
+@pytest.mark.parametrize(("speed", "times"), [(0.01, 100.0), (1.0, 1.0), (100.0, 1.0)])
+def test_a_run_of_slowly_imitated_machines_is_given_as_much_longer_to_begin(speed, times):
+    _, plan = setups_of(tiny_job(), parts=(2, 1))
+    first, *others = plan.predicted.clusters
+    slow = replace(plan, predicted=replace(plan.predicted, clusters=(replace(first, round_trip_s=2.0), *others)))
+    waits_s = times * 2.0 * 50  # 50 round trips, as stage_watch.py says
+    watch = stage_watch(slow, {"c0.s0": "desk", "c0.s1": "laptop"}, 0.0, speed=speed)
+    for now_s in range(0, int(waits_s), 10):
+        for stage in ("c0.s0", "c0.s1"):
+            watch.heard(stage, float(now_s), progress=False)
+        assert watch.silent(float(now_s)) == []
+    for stage in ("c0.s0", "c0.s1"):
+        watch.heard(stage, waits_s + 1.0, progress=False)
+    with pytest.raises(NodeLost, match="no stage has made progress"):
+        watch.silent(waits_s + 1.0)

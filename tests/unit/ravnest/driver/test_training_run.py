@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cluster_planner import Plan
+from cluster_planner import Plan, load_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import beginning_again
 from ravnest.driver import instructions as ins
@@ -17,11 +17,12 @@ from ravnest.driver.imitation import Imitation
 from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import read_metrics
+from ravnest.driver.planning_anew import PlansAnew
 from ravnest.driver.preparation import writer_opener
 from ravnest.driver.run_store import TakenOver
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RunFailed, WrongMessage
 from ravnest.job.config import Job
-from ravnest.recovery import NodesLeft
+from ravnest.recovery import NodesLeft, plan_for
 from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import parts_of_plan, tiny_job
 
@@ -268,6 +269,24 @@ def test_a_run_without_clusters_begins_again_from_its_last_checkpoint_for_the_re
         (30.0, "checkpoint-000001"),
         (40.0, "checkpoint-000002"),
     ]
+
+
+def test_a_session_that_has_ended_for_a_better_plan_is_followed_by_one_by_that_plan(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [30.0]), Recorded()
+    better = plan_for(plan, sessions.alive - {plan.clusters[0].stages[0].node})
+
+    def train(*args: object, anew: PlansAnew, **how: Any) -> Any:
+        anew.next_plan = better if not sessions.limits else None
+        return sessions.train(*args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driver, "train", train)
+    assert str(driver.run(plan, folder.plan, observer=observer)) == "finished"
+    assert sessions.plans == [plan, better]
+    assert sessions.resumed == [False, True]
+    assert [event.planned_anew for event in restarted(observer)] == [True]
+    assert load_plan(folder.plan).clusters == better.clusters
 
 
 def test_a_run_whose_nodes_are_gone_goes_on_by_a_plan_for_the_others(

@@ -418,13 +418,14 @@ def test_a_further_cluster_does_not_wait_for_one_that_is_being_started():
     plan = slow_machines(plan_of())
     machine = Replacements(plan, start_s=START_S, further=["j0"])
     machine.lost("c1", 0, 0.0)
-    assert machine.begun is None, "what becomes of c1 is not known"
+    assert machine.situation(everyone(plan), (), 0.0, 1e6).making is None, "what becomes of c1 is not known"
     node = replace(plan.fleet.nodes[0], name="new", flops_per_s=1e8)
     machine.node_joined(with_nodes(plan, Fleet((node,)), ["new"]), "new", 0.0)
     (order,) = machine.tick(everyone(machine.plan), FIRST_WAIT_S)
     assert isinstance(order, StartCluster)
     assert order.cluster == "c1"
-    assert machine.begun == {"c0", "c1"}
+    assert machine.situation(everyone(plan), (), 0.0, 1e6).making == {"c0", "c1"}
+    assert machine.situation(everyone(plan), ("c0",), 0.0, 1e6).making is None
     assert machine.tick(everyone(machine.plan), LOOK_AGAIN_S) == []
     (order,) = machine.tick(everyone(machine.plan), LOOK_AGAIN_S)
     assert isinstance(order, StartCluster)

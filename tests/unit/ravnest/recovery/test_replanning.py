@@ -1,10 +1,13 @@
+import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_planner import Node
-from ravnest.recovery.replanning import WORTHWHILE, Replanning, lasts_s
+from cluster_planner import Node, Plan
+from ravnest.recovery.replanning import WORTHWHILE, BetterPlan, PlanningAnew, PlanWanted, Replanning, Situation, lasts_s
+from tests.support.local import setups_of, tiny_job
 
 FOR_EVER = float("inf")
 
@@ -55,3 +58,85 @@ def test_no_more_than_the_costs_of_one_stop_and_one_step_are_forgone(
         if best > WORTHWHILE * making:
             assert forgone <= best * pause_s * (1 + 1e-9)
         forgone = forgone + more if best > WORTHWHILE * making else 0.0
+
+
+_SOME = setups_of(tiny_job(), parts=(2, 1))[1]
+PLAN = replace(
+    _SOME,
+    fleet=replace(_SOME.fleet, nodes=tuple(replace(each, flops_per_s=1e6) for each in _SOME.fleet.nodes)),
+)
+"""Computing is what takes the time."""
+NODES, BOTH = frozenset(PLAN.fleet.names), frozenset({"c0", "c1"})
+PAUSE_S = 15.0
+GONE, OTHER = (stage.node for stage in PLAN.cluster("c0").stages)
+
+
+def made(samples_per_s: float) -> Plan:
+    return replace(PLAN, predicted=replace(PLAN.predicted, samples_per_s=samples_per_s))
+
+
+def at(now_s: float = 0.0, **changes: object) -> Situation:
+    """All nodes are there and train, and the run has no known end."""
+    return replace(Situation(PLAN, NODES, BOTH, now_s, math.inf, {}), **changes)  # type: ignore[arg-type]
+
+
+def planned(planning: PlanningAnew, situation: Situation, best: Plan | None) -> PlanWanted:
+    """What is wanted in this situation, and is told at once to be `best`."""
+    wanted = planning.consider(situation)
+    assert isinstance(wanted, PlanWanted)
+    planning.found(wanted, best)
+    return wanted
+
+
+def test_a_users_plan_is_not_questioned_while_its_clusters_train_and_nobody_comes() -> None:
+    planning = PlanningAnew(PAUSE_S)
+    assert planning.consider(at()) is None
+    assert planning.consider(at(1e6, nodes=NODES - {GONE})) is None, "that may be a spare which its user left out"
+    assert isinstance(planning.consider(at(1e6, making={"c1"})), PlanWanted)
+    assert isinstance(planning.consider(at(1e6, nodes=NODES | {"new"})), PlanWanted)
+    assert isinstance(PlanningAnew(PAUSE_S, questioned=True).consider(at()), PlanWanted), "the run made it"
+
+
+def test_it_is_planned_once_for_the_nodes_that_are_there_and_told_with_its_reason_and_gain() -> None:
+    planning, best = PlanningAnew(PAUSE_S), made(1e6)
+    planning.consider(at())
+    fewer = NODES - {GONE}
+    wanted = planned(planning, at(0.0, nodes=fewer, making={"c1"}), best)
+    assert wanted.nodes == fewer
+    assert planning.consider(at(1.0, nodes=fewer, making={"c1"}, rest_s=1e6)) is None
+    found = planning.consider(at(1e3, nodes=fewer, making={"c1"}, rest_s=1e6))
+    assert isinstance(found, BetterPlan)
+    assert found.plan is best
+    assert found.pause_s == PAUSE_S
+    assert found.reason.startswith(f"without {GONE!r}: another plan makes 1e+06 samples/s, and this one ")
+    assert 0.9 * 1e12 < found.gained < 1e6 * (1e6 - PAUSE_S)
+    assert isinstance(planning.consider(at(1e3, making={"c1"})), PlanWanted), "it is back"
+
+
+def test_nothing_is_done_while_it_is_not_known_what_becomes_of_a_cluster() -> None:
+    planning = PlanningAnew(PAUSE_S, questioned=True)
+    planned(planning, at(), made(1e6))
+    assert planning.consider(at(1e4, making=None)) is None
+
+
+def test_a_node_that_stays_slow_is_planned_with_the_speed_that_it_has() -> None:
+    planning, slow = PlanningAnew(PAUSE_S), {GONE: 4.0}
+    planning.consider(at())
+    wanted = planned(planning, at(1.0, slow=slow), made(1e6))
+    assert wanted.plan.fleet.node(GONE).flops_per_s == pytest.approx(PLAN.fleet.node(GONE).flops_per_s / 4)
+    assert wanted.plan.fleet.node(OTHER) == PLAN.fleet.node(OTHER)
+    planning.consider(at(2.0, slow=slow))
+    found = planning.consider(at(1e4, slow=slow))
+    assert isinstance(found, BetterPlan)
+    assert found.reason.startswith(f"{GONE!r} takes 4.0 times as long as planned: another plan makes")
+    assert found.gained == math.inf
+
+
+def test_where_no_cluster_stays_it_is_not_waited_until_as_much_is_forgone() -> None:
+    planning, leaving = PlanningAnew(PAUSE_S), {"nodes": NODES - {GONE}, "making": set[str]()}
+    planning.consider(at())
+    planned(planning, at(1.0, **leaving), made(0.01))
+    assert isinstance(planning.consider(at(1.0, **leaving)), BetterPlan)
+    assert planning.consider(at(1.0, **leaving, rest_s=PAUSE_S)) is None, "the run ends before it would train again"
+    planned(planning, at(1.0, nodes=frozenset({OTHER}), making=set()), None)
+    assert planning.consider(at(1.0, nodes=frozenset({OTHER}), making=set())) is None, "they cannot hold the model"
