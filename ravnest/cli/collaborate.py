@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import getpass
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ravnest.formatting import harmless
+
+if TYPE_CHECKING:
+    from ravnest.collaboration.invitation import Invitation
+    from ravnest.collaboration.volunteer import MakeTrainer
 
 PORT = 7800
 
@@ -111,8 +117,18 @@ def join(
     patience_minutes: Annotated[
         float, typer.Option(min=0.0, help="How long to try again while no backbone can be reached.")
     ] = 10.0,
+    stages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut the model into so many stages, for this machine and others of yours."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="With --stages: where your other machines connect.")
+    ] = "127.0.0.1:0",
+    line_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="With --stages: where the line for your other machines is written.")
+    ] = Path("lend.txt"),
 ) -> None:
-    """Join a collaboration as a volunteer. Only connections outwards are opened. Ctrl-C leaves."""
+    """Join a collaboration as a volunteer. Only connections outwards are opened, but for --stages. Ctrl-C leaves."""
     import time
 
     from ravnest.collaboration.invitation import read_invitation
@@ -131,23 +147,62 @@ def join(
     if not key.exists():
         key.parent.mkdir(parents=True, exist_ok=True)
         new_identity().write(key)
-    volunteer = Volunteer(
-        given,
-        read_identity(key),
-        name or getpass.getuser(),
-        home,
-        agree=lambda code, folder, files, signatures: (
-            _agrees(code, folder, files, yes=yes) if keyring is None else is_signed(code, signatures, keyring)
-        ),
+    ends_s = None if minutes is None else time.monotonic() + 60 * minutes
+    with (
+        _stopped_by_signals() as stop,
+        _trainer_of_stages(stages, listen, line_file, given, device, stop) as make,
+    ):
+        volunteer = Volunteer(
+            given,
+            read_identity(key),
+            name or getpass.getuser(),
+            home,
+            agree=lambda code, folder, files, signatures: (
+                _agrees(code, folder, files, yes=yes) if keyring is None else is_signed(code, signatures, keyring)
+            ),
+            device=device,
+            tell=_tell,
+            patience_s=60 * patience_minutes,
+            make=make,
+        )
+        done = volunteer.work(lambda: stop() or (ends_s is not None and time.monotonic() > ends_s))
+    held = f"; weights' hash {done.weights[:16]}" if done.weights else ""
+    typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{held}")
+
+
+@collaborate.command(epilog="Example: ravnest collaborate lend lend.txt")
+def lend(
+    line: Annotated[str, typer.Argument(metavar="LINE", help="The line of `join --stages`, or a file that holds it.")],
+    name: Annotated[str, typer.Option(help="What this machine is called.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to run the code without being asked.")] = False,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or mps.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; without it, what torch takes.")] = None,
+    patience_minutes: Annotated[
+        float, typer.Option(min=0.0, help="How long to try again while the volunteer cannot be reached.")
+    ] = 10.0,
+) -> None:
+    """Lend this machine to a volunteer of yours: it holds one stage of its model. Ctrl-C ends it."""
+    import platform
+
+    from ravnest.collaboration.invitation import read_invitation
+    from ravnest.collaboration.lending import Lender
+
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    lender = Lender(
+        read_invitation(_line_of(line)),
+        name or platform.node()[:64] or "a machine",
+        Path.home() / ".ravnest" / "collaborations",
+        agree=lambda code, folder, files: _agrees(code, folder, files, yes=yes),
         device=device,
         tell=_tell,
         patience_s=60 * patience_minutes,
     )
-    ends_s = None if minutes is None else time.monotonic() + 60 * minutes
     with _stopped_by_signals() as stop:
-        done = volunteer.work(lambda: stop() or (ends_s is not None and time.monotonic() > ends_s))
-    held = f"; weights' hash {done.weights[:16]}" if done.weights else ""
-    typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{held}")
+        lender.work(stop)
+    typer.echo(f"computed {lender.micro_batches:,} micro-batches; thank you")
 
 
 @collaborate.command(epilog="Example: ravnest collaborate sign job.yaml >> runs/collaboration/signatures.txt")
@@ -243,6 +298,44 @@ def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
         return False
     agreed.touch()
     return True
+
+
+@contextmanager
+def _trainer_of_stages(
+    stages: int | None, listen: str, line_file: Path, given: Invitation, device: str, stop: Callable[[], bool]
+) -> Iterator[MakeTrainer | None]:
+    """What makes the trainer of a volunteer whose model several machines hold, of which this is one; else None.
+
+    The line for the others, a secret of this volunteer's, is written to `line_file`. This machine's stage is held by a
+    process of its own, once somebody has agreed to the code. Both are gone at the end.
+    """
+    if stages is None:
+        yield None
+        return
+    from ravnest.collaboration.lent_machines import LentMachines
+    from ravnest.collaboration.staged_trainer import StagedTrainer
+    from ravnest.collaboration.trainer import Trainer
+    from ravnest.job.config import load_job
+
+    here: list[subprocess.Popen[bytes]] = []
+    with LentMachines(stages, given.code_hash, listen=listen, tell=_tell, stop=stop) as machines:
+
+        def make(job_file: Path, files: dict[str, bytes], order: str) -> Trainer:
+            command = ["collaborate", "lend", str(line_file), "--yes", "--name", "this machine", "--device", device]
+            here.append(subprocess.Popen([sys.executable, "-m", "ravnest", *command]))
+            return StagedTrainer(load_job(job_file), job_file, machines, files, order=order)
+
+        machines.write_line(line_file)
+        typer.echo(f"on each of your other machines: ravnest collaborate lend {line_file} (bring the file there)")
+        try:
+            yield make
+        finally:
+            line_file.unlink(missing_ok=True)
+            for process in here:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10.0)
+                process.kill()
 
 
 @contextmanager

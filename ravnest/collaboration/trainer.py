@@ -54,18 +54,20 @@ class Trainer:
     """Owns the model and the optimizer. All methods belong to one thread."""
 
     def __init__(self, job: Job, job_file: Path, *, device: str = "cpu", order: str = "") -> None:
-        """`order`: seeds the order of this peer's samples, with the job's seed. Raises InvalidInput at the job."""
+        """`order`: seeds the order of this peer's samples, with the job's seed. `device`: meta for a model whose values
+        others hold (staged_trainer.py). Raises InvalidInput at the job."""
         require_collaborative(job, job_file)
         assert job.target_batch is not None
         self.job, self.target_batch = job, job.target_batch
         self.data: JobData = load_data(job, job_file)
         torch.manual_seed(job.seed)
-        self.model: nn.Module = make_model(job, job_file).to(device)
-        self._device = torch.device(device)
-        self._loss = build_loss(job.loss, search_dirs(job_file), device)
+        holds = device != "meta"
+        self.model: nn.Module = make_model(job, job_file).to(device) if holds else make_model(job, job_file, device)
+        self._device = torch.device(device if holds else "cpu")
+        self._loss = build_loss(job.loss, search_dirs(job_file), device if holds else "cpu")
         if self._loss.module is not None and any(True for _ in self._loss.module.parameters()):
             raise InvalidInput("its parameters cannot be trained collaboratively yet", path=str(job_file), key="loss")
-        self._metrics = build_metrics(job.metrics, search_dirs(job_file), device)
+        self._metrics = build_metrics(job.metrics, search_dirs(job_file), device if holds else "cpu")
         named = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
         if not named:
             raise InvalidInput("the model has no parameter to train", path=str(job_file), key="model")
@@ -107,10 +109,13 @@ class Trainer:
             None if rank is None else LowRank([one.shape for one in self._parameters], rank),
         )
         """What a contribution and an average hold, and how it travels."""
-        self._sum = torch.zeros(elements)
+        self._sum = torch.zeros(elements if holds else 0)
         self._sum_samples = 0
         self.step = 0
         """Steps that the state has made."""
+
+    def ready(self) -> None:
+        """Be able to compute, before each visit: one machine always is. Raises RavnestError."""
 
     # Gradients.
 
@@ -190,9 +195,7 @@ class Trainer:
     def apply(self, mean: Mapping[str, Tensor]) -> float:
         """Make one step of the mean of all contributions; returns the norm of the gradient before it is clipped."""
         gradient = mean[GRADIENTS]
-        norm = float(torch.linalg.vector_norm(gradient))
-        clip = self.job.optimizer.clip_norm
-        scale = 1.0 if clip is None else clip_scale(norm, clip)
+        norm, scale = self.clipped(gradient)
         at = 0
         for one in self._parameters:
             part = gradient[at : at + one.numel()].reshape(one.shape)
@@ -211,6 +214,12 @@ class Trainer:
             one.grad = None
         self.step += 1
         return norm
+
+    def clipped(self, gradient: Tensor) -> tuple[float, float]:
+        """The norm of a mean, and what it is multiplied by where the job clips."""
+        norm = float(torch.linalg.vector_norm(gradient))
+        clip = self.job.optimizer.clip_norm
+        return norm, 1.0 if clip is None else clip_scale(norm, clip)
 
     # State.
 

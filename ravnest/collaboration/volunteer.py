@@ -26,6 +26,10 @@ RETRY_S = 2.0
 """Between two tries; a visit that was shorter counts as none."""
 
 
+MakeTrainer = Callable[[Path, dict[str, bytes], str], Trainer]
+"""From the job's file, all files of its code, and what seeds the order of samples."""
+
+
 class Volunteer:
     """One volunteer. `work` is all there is to do with it."""
 
@@ -43,12 +47,15 @@ class Volunteer:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         beside: Callable[[], Beside] = BesideInThread,
+        make: MakeTrainer | None = None,
     ) -> None:
         """`agree`: is called with the code's hash, its folder, its files and what may be signatures of moderators,
-        before any of it is run. `home`: where the code is kept, by its hash. `beside`: see Visit."""
+        before any of it is run. `home`: where the code is kept, by its hash. `beside`: see Visit. `make`: makes the
+        trainer; None: one that holds the whole model on `device`."""
         self._invitation, self._identity, self._name, self._home = invitation, identity, name, home
         self._agree, self._device, self._tell, self._patience_s = agree, device, tell, patience_s
         self._now, self._sleep, self._beside = now, sleep, beside
+        self._make = make or self._whole
         self._trainer: Trainer | None = None
         self.given = Given()
         self._member = Member(name, identity.public_key, self._signature, self.trainer, tell, self.given)
@@ -96,8 +103,12 @@ class Volunteer:
                 raise InvalidInput("you did not agree to run this code", key="invitation")
             job_file = folder / job_name
             order = f"{self._identity.public_key.hex()}.{session}"
-            self._trainer = Trainer(load_job(job_file), job_file, device=self._device, order=order)
+            self._trainer = self._make(job_file, files, order)
+        self._trainer.ready()
         return self._trainer
+
+    def _whole(self, job_file: Path, files: dict[str, bytes], order: str) -> Trainer:
+        return Trainer(load_job(job_file), job_file, device=self._device, order=order)
 
     def _signature(self, nonce: bytes) -> bytes:
         return self._identity.sign(signed_part(nonce, self._invitation.backbone_public, self._name))

@@ -227,7 +227,13 @@ def capture_job(
     `shorten` may take parts of the model away before it is captured. A model that cannot be built or captured without
     values is captured with them; `needs_values` then says why. Raises InvalidInput at the data, or at `model`.
     """
-    inputs, _ = first_batch(job, job_file, data)
+    return capture_on(job, job_file, first_batch(job, job_file, data)[0], shorten)
+
+
+def capture_on(
+    job: Job, job_file: str | Path, inputs: Inputs, shorten: Callable[[nn.Module], None] = lambda model: None
+) -> CapturedModel:
+    """As `capture_job`, with the inputs of a micro-batch, of which only shapes and dtypes matter."""
     model, why = _without_values(job, job_file)
     shorten(model)
     with naming(job_file, "model"):

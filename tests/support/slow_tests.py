@@ -5,6 +5,9 @@ They stand in one table, since they are found by one measurement: `make quick` n
 
 SLOW_FILES = (
     "tests/unit/experiments/",
+    "tests/unit/ravnest/collaboration/test_lent_stage.py",
+    "tests/unit/ravnest/collaboration/test_lending.py",
+    "tests/unit/ravnest/collaboration/test_staged_trainer.py",
     "tests/unit/ravnest/driver/test_in_process",
     "tests/unit/ravnest/job/test_initial_weights.py",
     "tests/unit/ravnest/job/test_materials_values.py",
