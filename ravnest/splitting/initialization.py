@@ -159,6 +159,17 @@ class Initialization:
                 found.setdefault(_generator(step.draw), []).append(index)
         return found
 
+    @cached_property
+    def _filled_at_once(self) -> set[int]:
+        """The storages that are filled whole by the first step that touches them after they were made."""
+        untouched: set[int] = set()
+        filled: set[int] = set()
+        for step in self.steps:
+            filled |= {storage for storage in untouched.intersection(step.read) if self._fills(step, storage)}
+            untouched.difference_update(step.read)
+            untouched |= {view.storage for _, view in step.made}
+        return filled
+
     def make(self, seed: int, step_done: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
         """The values of all `results`. Tensors that share memory in the model share it here.
 
@@ -215,7 +226,7 @@ class Initialization:
                     f"{step.target} gave a tensor {found} here, and {view} where the model was recorded: use the same"
                     " version of torch on all machines"
                 )
-            if _leaves_undefined(step.target):
+            if _leaves_undefined(step.target) and view.storage not in self._filled_at_once:
                 tensor.zero_()  # so that what nobody fills is the same everywhere
             storages[view.storage] = tensor.untyped_storage()
 

@@ -119,6 +119,34 @@ def test_memory_that_nobody_fills_is_the_same_everywhere() -> None:
     assert not record(Unfilled, 0).make(0)["weight"].any()
 
 
+def test_only_what_is_not_filled_at_once_is_zeroed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.filled = nn.Parameter(torch.empty(5, 7).normal_())
+            self.partly = nn.Parameter(torch.empty(2, 7))
+            self.read_before = nn.Parameter(torch.empty(3, 7))
+            with torch.no_grad():
+                self.partly[0].fill_(1.0)
+                self.copied = nn.Parameter(self.read_before + 1.0)
+                self.read_before.normal_()
+
+    zeroed: list[tuple[int, ...]] = []
+    zero = Tensor.zero_
+    recorded_steps = record(Made, 0)
+
+    def noting(tensor: Tensor) -> Tensor:
+        zeroed.append(tuple(tensor.shape))
+        return zero(tensor)
+
+    monkeypatch.setattr(Tensor, "zero_", noting)
+    made = recorded_steps.make(0)
+    assert sorted(zeroed) == [(2, 7), (3, 7)]
+    assert made["partly"].tolist() == [[1.0] * 7, [0.0] * 7]
+    assert torch.equal(made["copied"], torch.ones(3, 7))
+    assert made["filled"].std() > 0.5
+
+
 def test_a_name_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the model's constructor makes no 'nothing'"):
         recorded("gpt").only(["nothing"])
