@@ -70,6 +70,7 @@ def fleet_from(entry: schema.FleetFile | schema.PlanFile) -> Fleet:
             apart=tuple(entry.constraints.apart),
             pins=tuple(Pin(pin.node, pin.cluster, pin.stage) for pin in entry.constraints.pin),
         ),
+        flops_per_byte=entry.flops_per_byte,
     )
 
 
@@ -146,7 +147,9 @@ def fleet_to(fleet: Fleet) -> dict[str, object]:
         "apart": [list(pair) for pair in given.apart],
         "pin": [{key: value for key, value in asdict(pin).items() if value is not None} for pin in given.pins],
     }
-    return ({} if given == UNCONSTRAINED else {"constraints": demands}) | {
+    return {
+        **({} if given == UNCONSTRAINED else {"constraints": demands}),
+        **({"flops_per_byte": fleet.flops_per_byte} if fleet.flops_per_byte else {}),
         "nodes": [_node_to(node) for node in fleet.nodes],
         "links": _links_to(fleet.links),
         "regions": _links_to(fleet.regions),

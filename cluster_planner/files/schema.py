@@ -33,7 +33,7 @@ Positive = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 
 PerByte = Annotated[float, Field(ge=0, le=1e6)]
-"""Bytes for each byte of something, whose product with a count of bytes is finite."""
+"""Bytes, or FLOPs, for each byte of something, whose product with a count of bytes is finite."""
 
 MOST = 2**62
 """A larger whole number is taken for a mistake. Sums of such numbers still fit a float."""
@@ -183,6 +183,7 @@ class FleetFile(Strict):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     links: list[LinkEntry] = []
     regions: list[LinkEntry] = []
+    flops_per_byte: PerByte = 0.0
     constraints: ConstraintsEntry = ConstraintsEntry()
 
 
@@ -248,6 +249,7 @@ class UnitEntry(Strict):
     borrowed_bytes: Count = 0
     narrow_bytes: Count = 0
     optimizer_bytes: Count | None = None
+    moved_bytes: Count = 0
 
 
 class WorkloadEntry(Strict):
@@ -292,6 +294,7 @@ class PlanFile(Strict):
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     links: list[LinkEntry] = []
     regions: list[LinkEntry] = []
+    flops_per_byte: PerByte = 0.0
     constraints: ConstraintsEntry = ConstraintsEntry()
     fingerprint: str
     data: str = ""

@@ -40,10 +40,8 @@ DENSE_NODES = 600
 
 PROCESS_BYTES = 336 << 20
 """What a stage's process holds before any tensor of the model: Python, torch and Ray. The pages of libraries count,
-since no other process shares them where a machine runs one stage.
-
-A run's metrics.jsonl has it (lines of kind `stage`): 295 to 312 MiB with tests/support/jobs, torch 2.13.0 for CPU.
-"""
+since no other process shares them where a machine runs one stage. A run's metrics.jsonl has it (lines of kind `stage`):
+295 to 312 MiB with tests/support/jobs and torch 2.13.0 for CPU."""
 
 CUDA_PROCESS_BYTES = 800 << 20
 """What a process that trains takes of a GPU's memory beside its tensors: CUDA's context, kernels and their workspaces.
@@ -53,7 +51,7 @@ CUDA_HOST_BYTES = 2 << 30
 """What it holds of its machine's own memory before any tensor. It is assumed, and was never measured."""
 
 NODE_NAME = re.compile(r"[^\W_][\w .:@+-]{0,63}")
-"""The names that a node may have. None of them is a path to somewhere else, and none breaks a line."""
+"""A node's name: none of them is a path to somewhere else, and none breaks a line."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class NodeData:
 
     factory: str | None = None
     """The data factory in place of the job's; None stands for the same one."""
-
     args: Mapping[str, object] = field(default_factory=dict, hash=False)
     """The arguments of that factory. Without a factory, they replace those of the job's own."""
 
@@ -100,7 +97,7 @@ class Node:
     def beyond_bytes(self) -> int:
         """Return what a stage's process takes of this memory beyond PROCESS_BYTES, which the needs of stages hold."""
         usual = CUDA_PROCESS_BYTES if self.device.startswith("cuda") else PROCESS_BYTES
-        return max(0, (usual if self.process_bytes is None else self.process_bytes) - PROCESS_BYTES)
+        return max(0, (self.process_bytes or usual) - PROCESS_BYTES)
 
     @property
     def room_bytes(self) -> int:
@@ -121,6 +118,8 @@ class Fleet:
     links: tuple[Link, ...] = ()
     regions: tuple[RegionLink, ...] = ()
     constraints: Constraints = UNCONSTRAINED
+    flops_per_byte: float = 0.0
+    """How many FLOPs take as long as moving a byte in memory (ModelCosts.with_traffic), measured over all nodes."""
 
     def __post_init__(self) -> None:
         _check(self)

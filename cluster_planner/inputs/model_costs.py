@@ -17,7 +17,7 @@ admits.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias
 
 from cluster_planner.errors import InvalidInput
@@ -79,6 +79,9 @@ class Unit:
     """Trained weights of a 16-bit type, in that type: half of their part of `parameter_bytes`."""
     optimizer_bytes: int | None = None
     """What the job's optimizer keeps for the weights, to the byte; None: what the workload's ratio says."""
+    moved_bytes: int = 0
+    """What the operators of the forward read and write, each tensor whole; weights count once in a micro-batch, of
+    which this is a sample's part."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -90,6 +93,7 @@ class Unit:
             "tied_bytes",
             "borrowed_bytes",
             "narrow_bytes",
+            "moved_bytes",
         ):
             _require(self.name, name, getattr(self, name), least=0)
         if self.optimizer_bytes is not None:
@@ -110,6 +114,11 @@ class ModelCosts:
     @property
     def parameter_bytes(self) -> int:
         return sum(unit.parameter_bytes for unit in self.units)
+
+    def with_traffic(self, flops_per_byte: float) -> "ModelCosts":
+        """Return the costs with what each unit moves in memory among its FLOPs: a byte takes as long as so many."""
+        units = [replace(unit, flops=unit.flops + flops_per_byte * unit.moved_bytes) for unit in self.units]
+        return replace(self, units=tuple(units))
 
 
 PARAMETER_BYTES = 4

@@ -175,7 +175,7 @@ def prepare_plan(
     ):
         plan = make_plan(
             fleet,
-            found.costs,
+            found.costs.with_traffic(fleet.flops_per_byte),
             workload(job, found.reading_s, data.workers),
             job=job.model_dump(mode="json"),
             job_file=str(job_path),

@@ -75,8 +75,8 @@ def free_to_use(available_bytes: int, total_bytes: int, shared_by: int) -> int:
     return max(1, round(spare / shared_by))
 
 
-def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet:
-    """Returns the fleet of the measured nodes and links.
+def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates, flops_per_byte: float = 0.0) -> MeasuredFleet:
+    """Returns the fleet of the measured nodes and links; `flops_per_byte` is what their speeds were told with.
 
     Nodes of unknown speed are left out, and so are links that were tried and carried nothing.
     """
@@ -92,7 +92,7 @@ def measured_fleet(nodes: Sequence[NodeMeasured], rates: Rates) -> MeasuredFleet
         notes += [*said, *more]
     links, assumed, more = _links(kept, rates, _filled(up), _filled(down))
     return MeasuredFleet(
-        Fleet(tuple(_nodes(kept, _filled(up), _filled(down))), tuple(links)),
+        Fleet(tuple(_nodes(kept, _filled(up), _filled(down))), tuple(links), flops_per_byte=flops_per_byte),
         [note for note in [*notes, *more] if note],
         up_assumed=frozenset(node.name for node in kept if up[node.machine] is None),
         down_assumed=frozenset(node.name for node in kept if down[node.machine] is None),
@@ -242,7 +242,8 @@ def merged(measured: MeasuredFleet, known: Fleet) -> Fleet:
     nodes = _of_hosts([*nodes, *new.values()], measured)
     before = {_pair(link): link for link in known.links}
     links = [_link_over(before.pop(_pair(link), None), link, measured) for link in measured.fleet.links]
-    return Fleet(tuple(nodes), (*before.values(), *links), known.regions)
+    traffic = measured.fleet.flops_per_byte
+    return Fleet(tuple(nodes), (*before.values(), *links), known.regions, known.constraints, traffic)
 
 
 def _named_as(known: Fleet, measured: MeasuredFleet) -> MeasuredFleet:
@@ -255,7 +256,7 @@ def _named_as(known: Fleet, measured: MeasuredFleet) -> MeasuredFleet:
     nodes = [replace(node, name=names[node.name]) for node in fleet.nodes]
     links = [replace(link, a=names[link.a], b=names[link.b]) for link in fleet.links]
     return MeasuredFleet(
-        Fleet(tuple(nodes), tuple(links), fleet.regions),
+        replace(fleet, nodes=tuple(nodes), links=tuple(links)),
         measured.notes,
         up_assumed=frozenset(names[name] for name in measured.up_assumed),
         down_assumed=frozenset(names[name] for name in measured.down_assumed),

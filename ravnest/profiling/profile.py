@@ -6,7 +6,7 @@ has any, else its processors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cluster_planner import Fleet
@@ -17,6 +17,7 @@ from ravnest.profiling.agents import AgentCall, AgentNode, Agents, Unanswered
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import CPU, MachineFacts
 from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet, merged
+from ravnest.profiling.memory_traffic import UnitKind, flops_per_byte, flops_per_s
 from ravnest.profiling.pairing import in_rounds
 from ravnest.profiling.speed import BenchmarkWork, Speed, work_of
 
@@ -36,6 +37,8 @@ class ProfileRequest:
     seconds: float
     """How long each transfer takes."""
     seed: int
+    flops_per_byte: float | None = None
+    """Of the fleet beside which the speeds are to stand; None: it is measured, too."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def profile(
     step("capturing the job's model" if asked.job is not None else "preparing the default kind of work")
     work = _work(asked, min(each.available_bytes for each in facts.values()))
     speeds, unmeasured = _speeds(crew, facts, work, step)
+    traffic, speeds = with_traffic(work.kinds, speeds, asked.flops_per_byte)
     links = LinksMeasured()
     if len(facts) > 1:
         links = measure_links(
@@ -96,7 +100,7 @@ def profile(
         links.latencies,
         links.failed,
     )
-    measured = measured_fleet(nodes, rates)
+    measured = measured_fleet(nodes, rates, traffic)
     missing += [*unmeasured, *_failures(links)]
     missing += [f"{name} {why}" for name, why in crew.lost.items() if name in facts]
     words = speed.DESCRIPTION if asked.job is None else f"the units of {asked.job_file}"
@@ -140,6 +144,18 @@ def _speeds(
             else:
                 speeds[_node_name(name, device)] = answer
     return speeds, missing
+
+
+def with_traffic(
+    kinds: Sequence[UnitKind], speeds: Mapping[str, Speed], known: float | None = None
+) -> tuple[float, dict[str, Speed]]:
+    """Returns what moving a byte takes, in FLOPs, where it is not known, and the speeds that go with it."""
+    traffic = flops_per_byte(kinds, [speed.kind_s for speed in speeds.values()]) if known is None else known
+
+    def told(speed: Speed) -> Speed:
+        return replace(speed, flops_per_s=replace(speed.flops_per_s, value=flops_per_s(kinds, speed.kind_s, traffic)))
+
+    return traffic, {name: told(speed) for name, speed in speeds.items()}
 
 
 def _nodes(member: AgentNode, facts: MachineFacts, speeds: Mapping[str, Speed], shared_by: int) -> list[NodeMeasured]:

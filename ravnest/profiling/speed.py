@@ -2,18 +2,19 @@
 
 In: a job and the memory of the smallest machine, or for the default work nothing. Out: `BenchmarkWork`, and the `Speed`
 at which a device does it. The work is made once, where the profile was asked for, so that the measured machines need
-neither the model nor the data: the captured units of the model, cut into spans that fit the memory. Each span is run as
-the stage of a run would run it (StageCompute), with random weights. The FLOPs of the work are those that a plan counts
-for it (`SpanCosts.flops`), so that a plan with the measured speed predicts the measured time.
+neither the model nor the data: the captured units of the model, of which all that are alike are one kind. Each kind is
+run once, as the stage of a run would run it (StageCompute), with random weights and with what the kind before it gives.
+How the times of kinds become speeds, so that a plan predicts them, stands in memory_traffic.py.
 
 The default work is a small transformer in float32: 4 layers of width 512 with 8 heads over 128 tokens, feed-forward
 2048, 4 samples a micro-batch, AdamW.
 """
 
 import math
+import operator
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -29,6 +30,7 @@ from ravnest.job.initial_weights import make_buffers
 from ravnest.job.materials import capture_job, first_batch, load_data
 from ravnest.planning.workload import workload
 from ravnest.profiling.estimates import MeasuredFigure, typical
+from ravnest.profiling.memory_traffic import UnitKind, flops_per_s
 from ravnest.splitting import CapturedModel, StageProgram, TensorSpec
 from ravnest.stage.assembling import stage_compute
 from ravnest.stage.compute import StageCompute
@@ -45,7 +47,7 @@ from ravnest.training.batches import BatchSource, Target, arguments
 from ravnest.training.optimizer import OptimizerConfig, ScheduleConfig
 
 MEMORY_SHARE = 0.5
-"""The share of the smallest machine's free memory that a span may need."""
+"""The share of the smallest machine's free memory that a unit may need."""
 
 DESCRIPTION = "a transformer of 4 layers, width 512, 128 tokens, 4 samples a micro-batch, in float32 with AdamW"
 """The default work in words, for reports."""
@@ -56,21 +58,24 @@ _SAMPLES = 8
 
 @dataclass(frozen=True)
 class BenchmarkWork:
-    """Consecutive spans of a model with their inputs and buffers; the values of parameters do not matter."""
+    """The kinds of a model's units with their inputs and buffers; the values of parameters do not matter."""
 
     job: Job
     job_file: str
     programs: tuple[StageProgram, ...]
-    flops: float
-    """The FLOPs of one micro-batch through all spans: forward, backward and its share of an update."""
+    """One unit of each kind, in the order of their first ones; the model's first unit comes first, its last one last.
+    """
+    kinds: tuple[UnitKind, ...]
+    before: tuple[int, ...]
+    """For each kind, that of the unit before its first one; of no use for the model's first."""
     inputs: tuple[Tensor, ...]
-    """The first micro-batch, in the order in which the first span takes it."""
+    """The first micro-batch, in the order in which the first unit takes it."""
     target: Target
     buffers: dict[str, Tensor]
 
 
 def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
-    """Captures the job's model and cuts it into spans for machines that have `free_bytes` of memory.
+    """Captures the job's model and chooses one unit of each kind, for machines that have `free_bytes` of memory.
 
     Raises InvalidInput for a job that `ravnest plan` would refuse, and where no machine could hold one of its units.
     """
@@ -78,40 +83,62 @@ def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
     inputs, target = first_batch(job, job_file, data)
     captured = capture_job(job, job_file, data)
     costs = SpanCosts(captured.costs, workload(job))
-    spans = spans_within(costs, round(MEMORY_SHARE * free_bytes))
-    programs = tuple(captured.span(*span) for span in spans)
+    require_room(costs, round(MEMORY_SHARE * free_bytes))
+    kind_of, firsts, counts = _alike(captured)
+    programs = tuple(captured.span(first, first + 1) for first in firsts)
     recomputes = job.activation_checkpointing == "always"
+    passes = (3 + recomputes) * job.micro_batch
+    kinds = [
+        UnitKind(
+            count, costs.flops(first, first + 1, recomputes=recomputes), passes * captured.units[first].moved_bytes
+        )
+        for first, count in zip(firsts, counts, strict=True)
+    ]
     return BenchmarkWork(
         job=job,
         job_file=str(job_file),
         programs=programs,
-        flops=sum(costs.flops(*span, recomputes=recomputes) for span in spans),
+        kinds=tuple(kinds),
+        before=tuple(kind_of[max(0, first - 1)] for first in firsts),
         inputs=_in_order(inputs, programs[0]),
         target=target,
         buffers=_buffers(job, job_file, captured),
     )
 
 
-def spans_within(costs: SpanCosts, memory_bytes: int) -> Sequence[tuple[int, int]]:
-    """Returns the longest spans of units, each of which needs at most `memory_bytes` with one micro-batch in flight.
-
-    Raises InvalidInput naming a unit that needs more by itself.
-    """
-    spans: list[tuple[int, int]] = []
-    start = 0
-    while start < costs.count:
-        end = start
-        while end < costs.count and costs.memory_bytes(start, end + 1, 1) <= memory_bytes:
-            end += 1
-        if end == start:
-            needed = costs.memory_bytes(start, start + 1, 1)
+def require_room(costs: SpanCosts, memory_bytes: int) -> None:
+    """Raises InvalidInput naming a unit that needs more than `memory_bytes` with one micro-batch in flight."""
+    for unit in range(costs.count):
+        needed = costs.memory_bytes(unit, unit + 1, 1)
+        if needed > memory_bytes:
             raise InvalidInput(
-                f"unit {start} of the model needs {needed / 1e9:.2g} GB, and the smallest machine spares"
+                f"unit {unit} of the model needs {needed / 1e9:.2g} GB, and the smallest machine spares"
                 f" {memory_bytes / 1e9:.2g} GB for the measurement: free memory there, or profile without --job"
             )
-        spans.append((start, end))
-        start = end
-    return spans
+
+
+def _alike(captured: CapturedModel) -> tuple[list[int], list[int], list[int]]:
+    """Returns the kind of each unit, and of each kind its first unit and how many there are.
+
+    Units are alike that cost the same, and that take and give tensors of the same forms. The first and the last one
+    read data, and are alike to none.
+    """
+    kinds: dict[object, int] = {}
+    kind_of: list[int] = []
+    firsts: list[int] = []
+    last = len(captured.units) - 1
+    for index, unit in enumerate(captured.units):
+        if index in (0, last):
+            key: object = index
+        else:
+            program = captured.span(index, index + 1)
+            crossing = [(spec.dtype, spec.shape, spec.needs_gradient) for spec in (*program.inputs, *program.outputs)]
+            key = replace(unit, name=""), len(program.inputs), tuple(crossing)
+        if key not in kinds:
+            kinds[key] = len(kinds)
+            firsts.append(index)
+        kind_of.append(kinds[key])
+    return kind_of, firsts, [kind_of.count(kind) for kind in range(len(firsts))]
 
 
 def _in_order(inputs: tuple[Tensor, ...] | dict[str, Tensor], first: StageProgram) -> tuple[Tensor, ...]:
@@ -192,6 +219,8 @@ class Speed:
     """The seconds for forward and backward of one micro-batch through all units, and its share of an update."""
     threads: int
     repeats: int
+    kind_s: tuple[float, ...] = ()
+    """The same of one unit of each kind."""
     process_bytes: int | None = None
     """What a process takes of a GPU's memory beside its tensors (gpu_process.py); None where that was not measured."""
 
@@ -214,32 +243,36 @@ def measure_speed(
     It takes about `seconds` seconds, or longer if LEAST_REPEATS micro-batches do. Factories are looked for in
     `search_dirs`. Raises RunFailed where the device does not exist, or losses are not finite numbers.
     """
-    before = torch.get_num_threads()
+    before_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        received: tuple[Tensor, ...] = ()
+        sent: list[tuple[Tensor, ...]] = []
         times: list[list[float]] = []
-        for index in range(len(work.programs)):
+        for index, before in enumerate(work.before):
             compute = _stage(work, index, device, threads, search_dirs)
             with experts_stand_in(work.job.experts):
-                received, taken = _timed(compute, work, index, received, seconds / len(work.programs))
+                given = sent[before] if index else ()
+                passed_on, taken = _timed(compute, work, index, given, seconds / len(work.programs))
+            sent.append(passed_on)
             times.append(taken)
     finally:
-        torch.set_num_threads(before)
-    whole = [sum(each) for each in zip(*times, strict=False)]
-    per_micro_batch_s = sum(median(each) for each in times)
+        torch.set_num_threads(before_threads)
+    counts = [kind.count for kind in work.kinds]
+    whole = [sum(map(operator.mul, counts, each)) for each in zip(*times, strict=False)]
+    kind_s = tuple(median(each) for each in times)
     return Speed(
-        MeasuredFigure(work.flops / per_micro_batch_s, typical(whole).spread),
-        per_micro_batch_s,
+        MeasuredFigure(flops_per_s(work.kinds, kind_s, 0.0), typical(whole).spread),
+        sum(map(operator.mul, counts, kind_s)),
         threads,
         min(len(each) for each in times),
+        kind_s,
     )
 
 
 def _timed(
     compute: StageCompute, work: BenchmarkWork, index: int, received: tuple[Tensor, ...], seconds: float
 ) -> tuple[tuple[Tensor, ...], list[float]]:
-    """Returns the tensors that the span sends on, and the seconds that each micro-batch took."""
+    """Returns the tensors that the unit sends on, and the seconds that each micro-batch took."""
     needing = [spec.needs_gradient for spec in work.programs[index].outputs]
     last = index == len(work.programs) - 1
     times: list[float] = []

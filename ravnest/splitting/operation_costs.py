@@ -53,6 +53,8 @@ class OperationFacts:
     """What one operation costs, and which storages it touches, at the sample's batch size."""
 
     flops: int
+    moved_bytes: int
+    """What it reads and writes, each tensor once and whole; 0 where its results only view what is there."""
     saved_bytes: int
     """The bytes that autograd keeps of storages which are neither a weight's nor counted for an earlier operation."""
     reads: frozenset[int]
@@ -133,9 +135,11 @@ class _Measuring:
         written = [self._argument(argument) for argument in written_arguments(operation)]
         writes = frozenset(self._storage(tensor) for tensor in _tensors(written))
         flops = int(counter.get_total_flops() - counted) or _recurrent_flops(operation, args)
+        made = [t for storage, t in after.items() if storage not in before or storage in writes]
         if flops == 0:
-            flops = sum(t.numel() for storage, t in after.items() if storage not in before or storage in writes)
-        return OperationFacts(flops, self.saving, frozenset(before | after.keys()), writes)
+            flops = sum(t.numel() for t in made)
+        moved = sum(_bytes_of(t) for t in (*_tensors([args, kwargs]), *made)) if made else 0
+        return OperationFacts(flops, moved, self.saving, frozenset(before | after.keys()), writes)
 
     def _on_saved(self, tensor: Tensor) -> None:
         storage = self._storage(tensor)
@@ -188,6 +192,11 @@ def _entered(context: Context) -> Any:
 
 def _tensors(structure: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(structure) if isinstance(leaf, Tensor)]
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    """The bytes of its numbers, each once where they are spread out (expanded)."""
+    return min(tensor.numel() * tensor.dtype.itemsize, tensor.untyped_storage().nbytes())
 
 
 def _unused(_: object) -> Tensor:

@@ -113,6 +113,7 @@ def units_of(
             Unit(
                 name=held[0] if held[0] == held[-1] else f"{held[0]}..{held[-1]}",
                 flops=sum(fact.flops for fact in facts) / samples,
+                moved_bytes=math.ceil(sum(fact.moved_bytes for fact in facts) / samples),
                 parameter_bytes=parameter_bytes[index],
                 narrow_bytes=narrow_bytes[index],
                 saved_bytes=math.ceil(sum(fact.saved_bytes for fact in facts) / samples),

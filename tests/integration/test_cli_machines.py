@@ -27,7 +27,9 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 def test_profile_writes_what_plan_takes(profiled: tuple[Path, dict[str, object]]) -> None:
     folder, document = profiled
-    (node,) = load_fleet(folder / "mine.yaml").nodes
+    fleet = load_fleet(folder / "mine.yaml")
+    (node,) = fleet.nodes
+    assert document["flops_per_byte"] == fleet.flops_per_byte
     assert node.flops_per_s > 0
     assert 0 < node.memory_bytes < 10**13
     assert document["missing"] == []

@@ -27,6 +27,7 @@ SLOW_FILES = (
 """The start of a test's node id, where whole files are slow together: each test in them captures or trains a model."""
 
 SLOW = {
+    "test_units_that_are_alike_are_measured_once",
     "test_what_one_thread_has_freed_is_used_by_others_where_it_is_shared_and_given_back",
     "test_large_tensors_ask_for_huge_pages_where_torch_has_made_none_before",
     "test_a_checkpoint_in_mid_training_counts_the_samples_behind_its_weights",
@@ -56,7 +57,6 @@ SLOW = {
     "test_a_machine_that_holds_the_model_may_train_by_itself",
     "test_a_member_killed_at_any_step_costs_the_others_nothing",
     "test_a_metric_that_raises_is_told_as_the_users",
-    "test_a_model_in_several_spans_is_run_through_all_of_them",
     "test_a_model_that_has_changed_is_refused",
     "test_a_model_that_was_not_planned_is_refused",
     "test_a_node_with_less_memory_than_its_stage_needs_is_refused_when_the_plan_is_read",

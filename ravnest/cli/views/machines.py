@@ -69,6 +69,8 @@ def show_profile(found: Profile, console: Console) -> None:
         console.print(_links(found))
     console.print()
     console.print(f"speeds are those of {escape(found.work)}", style="dim", highlight=False)
+    traffic = f"moving a byte in memory takes as long as {found.fleet.flops_per_byte:.3g} FLOPs"
+    console.print(traffic, style="dim", highlight=False)
     for note in found.notes:
         console.print(f"note: {escape(note)}", highlight=False)
     for line in found.missing:
@@ -80,6 +82,7 @@ def profile_document(found: Profile, output: Path) -> dict[str, object]:
     return {
         "nodes_file": str(output),
         "work": found.work,
+        "flops_per_byte": found.fleet.flops_per_byte,
         "nodes": [asdict(node) for node in found.fleet.nodes],
         "links": [asdict(link) for link in found.fleet.links],
         "speeds": {name: asdict(speed) for name, speed in found.speeds.items()},

@@ -95,6 +95,17 @@ def test_what_a_process_takes_of_a_gpu_is_read_and_written(nodes_yaml: Callable[
     assert load_fleet(tmp_path / "again.yaml") == stated
 
 
+def test_what_moving_a_byte_takes_is_read_and_written(nodes_yaml: Callable[[str], Path], tmp_path: Path) -> None:
+    assert load_fleet(nodes_yaml(NODES)).flops_per_byte == 0.0
+    stated = load_fleet(nodes_yaml(NODES + "flops_per_byte: 12.5\n"))
+    assert stated.flops_per_byte == 12.5
+    save_fleet(stated, tmp_path / "again.yaml")
+    assert load_fleet(tmp_path / "again.yaml") == stated
+    with pytest.raises(InvalidInput, match="0 or more") as caught:
+        load_fleet(nodes_yaml(NODES + "flops_per_byte: -1\n"))
+    assert caught.value.key == "flops_per_byte"
+
+
 def test_what_a_gpu_s_machine_spares_is_read_and_written(nodes_yaml: Callable[[str], Path], tmp_path: Path) -> None:
     stated = load_fleet(nodes_yaml(NODES.replace("device: cuda:0", "device: cuda:0\n    host_memory_gb: 12.5")))
     assert stated.nodes[0].host_memory_bytes == 12_500_000_000

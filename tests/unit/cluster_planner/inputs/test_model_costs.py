@@ -11,6 +11,14 @@ def test_costs_add_up(make_model: Callable[..., ModelCosts]) -> None:
     assert make_model(3, parameter_bytes=5).parameter_bytes == 15
 
 
+def test_what_units_move_counts_as_flops(make_model: Callable[..., ModelCosts]) -> None:
+    costs = make_model(3, flops=1e6, moved_bytes=10**5)
+    assert [unit.flops for unit in costs.with_traffic(0.0).units] == [1e6] * 3
+    weighted = costs.with_traffic(20.0)
+    assert [unit.flops for unit in weighted.units] == [3e6] * 3
+    assert (weighted.fingerprint, weighted.units[0].moved_bytes) == (costs.fingerprint, 10**5)
+
+
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_impossible_costs_are_refused(make_model: Callable[..., ModelCosts], value: float) -> None:
     with pytest.raises(InvalidInput, match=r"u0\.flops"):

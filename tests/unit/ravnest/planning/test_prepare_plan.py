@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner import Fleet, Node, NoFeasiblePlan
+from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan
 from ravnest.job.config import StopConfig, load_job
 from ravnest.planning import prepare_plan as planning
 from tests.support.local import job_in
@@ -100,6 +100,25 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_own_modules")
+def test_units_cost_what_they_move_where_the_fleet_s_figure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[ModelCosts] = []
+
+    def asked(fleet: Fleet, costs: ModelCosts, *_: object, **options: object) -> object:
+        heard.append(costs)
+        raise Asked
+
+    monkeypatch.setattr(planning, "make_plan", asked)
+    node = Node(name="a", flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
+    for traffic in (0.0, 25.0):
+        with pytest.raises(Asked):
+            planning.prepare_plan(
+                Fleet((node,), flops_per_byte=traffic), load_job(JOB), check="none", step=lambda words: None
+            )
+    plain, weighted = heard
+    assert weighted == plain.with_traffic(25.0)
+    assert all(unit.moved_bytes > 0 for unit in plain.units)
+
+
 def test_a_model_in_one_piece_that_does_not_fit_is_told_what_keeps_it_so(tmp_path: Path) -> None:
     said = r"a single unit.* because aten\.clamp_\.default in .*code_that_is_whole\.py:14"
     with pytest.raises(NoFeasiblePlan, match=said):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Fleet, Link, Node, NodeData
+from cluster_planner import Fleet, Link, Node, NodeData, Pin
 from ravnest.profiling.measured_fleet import MeasuredFleet, merged
 
 
@@ -65,3 +65,11 @@ def test_a_known_rate_of_a_pair_is_replaced_by_a_measured_one_only() -> None:
     assert (result.link("a", "c").latency_s, result.link("a", "c").bytes_per_s) == (0.004, 99.0)
     result = merged(MeasuredFleet(Fleet(nodes, links)), known)
     assert result.link("a", "b").bytes_per_s == 99.0
+
+
+def test_constraints_stay_and_what_a_byte_takes_is_the_measured_one() -> None:
+    demanded = replace(Fleet((old("a"),)).constraints, min_clusters=2, pins=(Pin("a", "c0"),))
+    known = Fleet((old("a"), old("b")), constraints=demanded, flops_per_byte=3.0)
+    result = merged(MeasuredFleet(Fleet((node("a"), node("b")), flops_per_byte=8.0)), known)
+    assert result.constraints == demanded
+    assert result.flops_per_byte == 8.0

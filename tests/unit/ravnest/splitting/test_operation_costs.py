@@ -23,6 +23,26 @@ def test_flops_and_saved_bytes_of_a_linear_layer() -> None:
     assert first.boundary_bytes == first.boundary_gradient_bytes == 6 * 4
 
 
+def test_what_operators_move_is_what_they_read_and_write() -> None:
+    """Weights count once in a micro-batch of 5 samples, views nothing, and an expanded tensor as what it holds."""
+    model = capture(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), (torch.zeros(5, 4),))
+    first, second = model.units
+    weights = 4 * (4 * 6 + 6)
+    assert first.moved_bytes == 4 * (4 + 6) + weights / 5 + 4 * (6 + 6)
+    assert second.moved_bytes == pytest.approx(4 * (6 + 2) + 4 * (6 * 2 + 2) / 5, abs=1)
+
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(2, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(-1, 2, 2).transpose(1, 2) + x[:, :1, None].expand(-1, 2, 2) + self.shift
+
+    (only,) = capture(Views(), (torch.zeros(5, 4),)).units
+    assert only.moved_bytes == pytest.approx(4 * (4 + 4 + 4) + 4 * (4 + 4) + 4 * 4 / 5, abs=1)
+
+
 def test_saved_bytes_are_those_of_a_real_forward() -> None:
     for name in ("gpt", "cnn", "masked"):
         case = CASES[name]
