@@ -14,6 +14,10 @@ MOST_OVER = 0.05
 """Micro-batches under way are waited for, instead of being thrown away, up to this part of a batch beyond it, and of
 the time that a batch takes beyond those that are needed: a machine that takes long for one holds nobody up."""
 
+SOON = 2.0
+"""A micro-batch under way is counted on if it ends within so many times what all together need to make as many samples
+as are under way: of equal machines each one's. One that takes longer is made up for sooner by the others."""
+
 TRUSTED_REPORTS = 3.0
 """A peer that is silent is taken to go on for so many times the interval of its reports, and no further."""
 
@@ -58,8 +62,11 @@ class Report:
 
 def expected(reports: Mapping[str, Report], now_s: float) -> int:
     """The samples that all have together, with the micro-batches under way."""
-    return sum(
-        report.whole(now_s) + (report.micro_batch if report.computes(now_s) else 0) for report in reports.values()
+    under_way = [report for report in reports.values() if report.computes(now_s)]
+    rate = sum(report.samples_per_s for report in under_way)
+    soon_s = now_s + SOON * sum(report.micro_batch for report in under_way) / rate if under_way else now_s
+    return sum(report.whole(now_s) for report in reports.values()) + sum(
+        report.micro_batch for report in under_way if report.next_s(now_s) <= soon_s
     )
 
 

@@ -42,3 +42,12 @@ def test_a_micro_batch_that_is_not_needed_and_takes_long_is_not_waited_for() -> 
     soon = reports | {"slow": report(rate=8.0)}
     assert quotas(soon, 880.0, 0.5)["slow"] == 10  # in 0.75 s
     assert quotas(reports, 890.0, 0.5)["slow"] == 10  # it is needed
+
+
+def test_a_batch_is_not_full_with_a_micro_batch_that_the_others_make_sooner() -> None:
+    fast = {f"p{place}": report() for place in range(8)}
+    slow = {f"slow{place}": report(rate=0.1) for place in range(4)}
+    assert expected(fast, 0.0) == 80
+    assert expected(fast | slow, 0.0) == 80
+    assert expected(fast | slow, 28.0) == 80 + 8 * 280  # trusted for 30 s only, in which the slow ones make none
+    assert expected({"slow": report(rate=0.1)}, 0.0) == 10  # nobody makes it sooner
