@@ -5,6 +5,7 @@ order. Out: the span of units for each. The slowest stage is as fast as it can b
 that no stage may exceed, machines take as many units as they can, one after the other.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ def spans_for(units: Sequence[Unit], machines: Sequence[LentPower], micro_batch:
             f"the model has {len(units)} units, which cannot be divided among {len(machines)} machines", key="--stages"
         )
     slowest_s = max(_flops(units) / machine.flops_per_s for machine in machines) * micro_batch
-    best = _divided(units, machines, micro_batch, slowest_s)
+    best = _divided(units, machines, micro_batch, math.inf)
     if best is None:
         needed = sum(_held_bytes(unit, micro_batch, 1) for unit in units)
         free = sum(machine.free_bytes for machine in machines)
@@ -43,7 +44,7 @@ def spans_for(units: Sequence[Unit], machines: Sequence[LentPower], micro_batch:
             key="--stages",
             hint="more machines, or a smaller micro_batch",
         )
-    low_s, high_s = 0.0, slowest_s
+    low_s, high_s = 0.0, 2 * slowest_s  # twice: sums are rounded
     for _ in range(HALVINGS):
         middle_s = (low_s + high_s) / 2
         found = _divided(units, machines, micro_batch, middle_s)

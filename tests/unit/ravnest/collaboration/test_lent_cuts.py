@@ -52,3 +52,8 @@ def test_what_fits_no_division_is_refused_in_words() -> None:
         spans_for(units(1.0, 1.0), [machine()] * 3, 1)
     with pytest.raises(InvalidInput, match="GB to train"):
         spans_for(units(1.0, 1.0, parameter_bytes=GB), [machine(), machine()], 1)
+
+
+def test_one_machine_holds_all_units_however_the_times_are_rounded() -> None:
+    for speed in range(1, 200):
+        assert spans_for(units(208.0, 16.0, 70.0), [machine(speed / 7 * 1e9)], 8) == [(0, 3)]
