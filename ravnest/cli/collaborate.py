@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,10 +148,16 @@ def join(
         key.parent.mkdir(parents=True, exist_ok=True)
         new_identity().write(key)
     ends_s = None if minutes is None else time.monotonic() + 60 * minutes
-    with (
-        _stopped_by_signals() as stop,
-        _trainer_of_stages(stages, listen, line_file, given, device, stop) as make,
-    ):
+    with ExitStack() as held:
+        stopped = held.enter_context(_stopped_by_signals())
+
+        def stop() -> bool:
+            return stopped() or (ends_s is not None and time.monotonic() > ends_s)
+
+        make: MakeTrainer | None = None
+        if stages is not None:
+            asked = ["--device", device] if threads is None else ["--device", device, "--threads", str(threads)]
+            make = held.enter_context(_trainer_of_stages(stages, listen, line_file, given, asked, stop))
         volunteer = Volunteer(
             given,
             read_identity(key),
@@ -165,9 +171,9 @@ def join(
             patience_s=60 * patience_minutes,
             make=make,
         )
-        done = volunteer.work(lambda: stop() or (ends_s is not None and time.monotonic() > ends_s))
-    held = f"; weights' hash {done.weights[:16]}" if done.weights else ""
-    typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{held}")
+        done = volunteer.work(stop)
+    weights = f"; weights' hash {done.weights[:16]}" if done.weights else ""
+    typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{weights}")
 
 
 @collaborate.command(epilog="Example: ravnest collaborate lend lend.txt")
@@ -302,40 +308,48 @@ def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
 
 @contextmanager
 def _trainer_of_stages(
-    stages: int | None, listen: str, line_file: Path, given: Invitation, device: str, stop: Callable[[], bool]
-) -> Iterator[MakeTrainer | None]:
-    """What makes the trainer of a volunteer whose model several machines hold, of which this is one; else None.
+    stages: int, listen: str, line_file: Path, given: Invitation, asked: list[str], stop: Callable[[], bool]
+) -> Iterator[MakeTrainer]:
+    """What makes the trainer of a volunteer whose model several machines hold, of which this is one.
 
     The line for the others, a secret of this volunteer's, is written to `line_file`. This machine's stage is held by a
-    process of its own, once somebody has agreed to the code. Both are gone at the end.
+    process of its own, with the options `asked`, once somebody has agreed to the code. Both are gone at the end.
     """
-    if stages is None:
-        yield None
-        return
     from ravnest.collaboration.lent_machines import LentMachines
     from ravnest.collaboration.staged_trainer import StagedTrainer
     from ravnest.collaboration.trainer import Trainer
+    from ravnest.errors import InvalidInput
     from ravnest.job.config import load_job
 
+    if listen.startswith(("0.0.0.0:", "[::]:")):
+        raise InvalidInput(
+            f"expected where your other machines find this one, not {listen}",
+            key="--listen",
+            hint="this machine's address in your network, such as 192.168.1.5:7801",
+        )
     here: list[subprocess.Popen[bytes]] = []
     with LentMachines(stages, given.code_hash, listen=listen, tell=_tell, stop=stop) as machines:
 
         def make(job_file: Path, files: dict[str, bytes], order: str) -> Trainer:
-            command = ["collaborate", "lend", str(line_file), "--yes", "--name", "this machine", "--device", device]
+            command = ["collaborate", "lend", str(line_file), "--yes", "--name", "this machine", *asked]
             here.append(subprocess.Popen([sys.executable, "-m", "ravnest", *command]))
             return StagedTrainer(load_job(job_file), job_file, machines, files, order=order)
 
-        machines.write_line(line_file)
-        typer.echo(f"on each of your other machines: ravnest collaborate lend {line_file} (bring the file there)")
+        machines.given.write(line_file, "--line-file")
         try:
+            typer.echo(f"on each of your other machines: ravnest collaborate lend {line_file} (bring the file there)")
             yield make
         finally:
-            line_file.unlink(missing_ok=True)
+            with suppress(OSError):  # its keys open nothing any more
+                line_file.unlink()
             for process in here:
                 process.terminate()
-                with suppress(subprocess.TimeoutExpired):
+            for process in here:
+                try:
                     process.wait(10.0)
-                process.kill()
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
 @contextmanager

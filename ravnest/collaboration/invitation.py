@@ -7,7 +7,9 @@ The guest key opens an encrypted line to the backbone and nothing else: who some
 import base64
 import binascii
 import json
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from ravnest.errors import InvalidInput
 from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys
@@ -34,6 +36,16 @@ class Invitation:
         """The invitation as one line."""
         data = json.dumps(asdict(self), separators=(",", ":")).encode()
         return _PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    def write(self, path: Path, key: str) -> None:
+        """Write the line to a file that only the owner may read. Raises InvalidInput at `key`."""
+        try:
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise InvalidInput(f"cannot be written: {error.strerror}", path=str(path), key=key) from None
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{self.line()}\n")
 
     def keys(self) -> Keys:
         """What a volunteer opens its line with. Raises InvalidInput for keys that are none."""

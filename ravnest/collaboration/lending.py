@@ -9,6 +9,7 @@ a backward goes before a forward, so that no more micro-batches are under way th
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from ravnest.collaboration.lent_messages import (
     LENT_PROTOCOL,
     MOST_HELD_BYTES,
     MOST_MESSAGE_BYTES,
+    MOST_NAME,
     AskMessage,
     BackwardMessage,
     ClearMessage,
@@ -48,7 +50,7 @@ from ravnest.free_memory import free_bytes
 from ravnest.job.config import load_job
 from ravnest.job.materials import capture_on, make_model
 from ravnest.training.batches import Inputs, Target
-from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
+from ring_allreduce.transport import LineClosed, Lines, LineSaid, Message
 
 DIAL_S = 15.0
 RETRY_S = 2.0
@@ -75,7 +77,15 @@ class Lender:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`agree`: is called with the code's hash, its folder and its files before any of it is run. `home`: where the
-        code is kept, by its hash."""
+        code is kept, by its hash. Raises InvalidInput for a name that is too long, or a device that is not there."""
+        if len(name) > MOST_NAME:
+            raise InvalidInput(f"expected at most {MOST_NAME} characters, not {len(name)}", key="--name")
+        try:
+            torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise InvalidInput(
+                f"cannot compute on {device!r}: {next(iter(str(error).splitlines()), '')}", key="--device"
+            ) from None
         self._given, self._name, self._home, self._agree = given, name, home, agree
         self._device, self._tell, self._patience_s = device, tell, patience_s
         self._now, self._sleep = now, sleep
@@ -88,7 +98,7 @@ class Lender:
         since_s, why = self._now(), "nobody was asked"
         while not stop():
             for host, port in self._given.endpoints():
-                lines = _lines(self._given)
+                lines, made = _lines(self._given), self.micro_batches
                 try:
                     line = lines.dial(host, port, self._given.keys(), BACKBONE, DIAL_S)
                     visit = LentVisit(self, lines, line)
@@ -101,6 +111,8 @@ class Lender:
                     raise
                 except RavnestError as error:
                     why = str(error)
+                    if self.micro_batches > made:
+                        since_s = self._now()
                 finally:
                     lines.close()
                 if stop():
@@ -133,7 +145,10 @@ class Lender:
     def lend(self) -> LendMessage:
         """What this machine says of itself."""
         return LendMessage(
-            protocol=LENT_PROTOCOL, name=self._name, flops_per_s=measured_flops_per_s(), free_bytes=free_bytes()
+            protocol=LENT_PROTOCOL,
+            name=self._name,
+            flops_per_s=measured_flops_per_s(self._device),
+            free_bytes=free_on(self._device),
         )
 
 
@@ -159,21 +174,28 @@ class LentVisit:
             if isinstance(event, LineClosed):
                 self.ended = True
                 return
-            self._hear(event)
+            assert isinstance(event, LineSaid)
+            if isinstance(event.message, FailedMessage):
+                raise RunFailed(f"the volunteer's program says: {event.message.reason}")
+            self._told(partial(self._take, event.message, event.tensors))
         if self._work and not self.ended:
-            self._compute()
+            self._told(self._compute)
 
-    def _hear(self, event: LineEvent) -> None:
-        assert isinstance(event, LineSaid)
+    def _told(self, act: Callable[[], None]) -> None:
+        """Do it, and tell the other side why it cannot be done. What the user's own code raises is a RunFailed."""
         try:
-            self._take(event.message, event.tensors)
-        except InvalidInput as error:
+            try:
+                act()
+            except RavnestError:
+                raise
+            except Exception as error:  # of the model, of the loss, or of torch, which may have no memory left
+                said = " ".join(str(error).split()) or type(error).__name__
+                raise RunFailed(f"computing failed: {said}") from error
+        except RavnestError as error:
             self._lines.send(self._line, FailedMessage(reason=str(error)[:400]))
             raise
 
     def _take(self, message: Message, tensors: tuple[Tensor, ...]) -> None:
-        if isinstance(message, FailedMessage):
-            raise RunFailed(f"the volunteer's program says: {message.reason}")
         if isinstance(message, ThanksMessage):
             self.ended = self.thanked = True
             return
@@ -197,10 +219,12 @@ class LentVisit:
                 self._targets[turn] = target_of(said, tensors)
             case CountMessage(turn=turn, samples=samples):
                 stage.count(turn, samples)
-            case DropMessage(sums=sums):
+            case DropMessage(what="sums"):
+                stage.drop_sums()
+            case DropMessage():
                 self._work.clear()
                 self._targets.clear()
-                stage.drop(sums=sums)
+                stage.drop_turns()
             case AskMessage(what=what, name=name):
                 asked = {"sum": stage.take_sum, "buffer": stage.buffer, "weight": stage.weight}[what]
                 send_vector(self._lines, self._line, what, name, asked(name))
@@ -233,14 +257,6 @@ class LentVisit:
 
     def _compute(self) -> None:
         """One forward or backward: backwards first, in their order. The last stage makes both at once."""
-        try:
-            self._computed()
-        except RuntimeError as error:  # of torch: a gradient of another shape, or no memory is left
-            failure = RunFailed(f"computing failed: {str(error).splitlines()[0]}")
-            self._lines.send(self._line, FailedMessage(reason=str(failure)[:400]))
-            raise failure from error
-
-    def _computed(self) -> None:
         stage = self._stage
         assert stage is not None
         place = next((at for at, (one, _) in enumerate(self._work) if isinstance(one, BackwardMessage)), 0)
@@ -293,12 +309,17 @@ def target_of(said: StageMessage, tensors: Sequence[Tensor]) -> Target:
     return tensors[0] if said.target == "tensor" else dict(zip(said.target_keys, tensors, strict=True))
 
 
-def measured_flops_per_s() -> float:
-    """What this machine makes of products of matrices now: the best of some tries."""
-    one, other = torch.rand(MEASURED, MEASURED), torch.rand(MEASURED, MEASURED)
+def free_on(device: str) -> int:
+    """How many bytes a stage on this device can get."""
+    return int(torch.cuda.mem_get_info(device)[0]) if torch.device(device).type == "cuda" else free_bytes()
+
+
+def measured_flops_per_s(device: str = "cpu") -> float:
+    """What this device makes of products of matrices now: the best of some tries."""
+    one, other = (torch.rand(MEASURED, MEASURED, device=device) for _ in range(2))
     best_s = 1e9
     for _ in range(5):
         began_s = time.perf_counter()
-        one @ other
+        float((one @ other)[0, 0])  # a GPU is waited for
         best_s = min(best_s, time.perf_counter() - began_s)
     return 2 * MEASURED**3 / max(best_s, 1e-9)

@@ -6,14 +6,13 @@ connection each. Several micro-batches are under way at a time, as many as there
 costs the step what was not sent of it; the next one that comes takes its place.
 """
 
-import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 
@@ -25,12 +24,14 @@ from ravnest.collaboration.lent_messages import (
     MOST_HELD_BYTES,
     MOST_MACHINES,
     MOST_MESSAGE_BYTES,
+    Answers,
     Asked,
     AskMessage,
     BackwardMessage,
     ClearMessage,
     CountMessage,
     DropMessage,
+    Dropped,
     FailedMessage,
     ForwardMessage,
     GradientMessage,
@@ -45,14 +46,23 @@ from ravnest.collaboration.lent_messages import (
     ThanksMessage,
     VectorKind,
     VectorMessage,
-    Vectors,
     send_vector,
 )
 from ravnest.collaboration.messages import CodeMessage
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.splitting import CapturedModel
 from ravnest.training.batches import Inputs, Target, target_tensors
-from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys, LineClosed, LineOpened, Lines, LineSaid, Message
+from ring_allreduce.transport import (
+    TOKEN_BYTES,
+    KeyPair,
+    Keys,
+    LineClosed,
+    LineEvent,
+    LineOpened,
+    Lines,
+    LineSaid,
+    Message,
+)
 
 SILENT_S = 300.0
 """A machine that has something to do says something this often; a micro-batch takes no longer."""
@@ -86,6 +96,7 @@ class _Machine:
     power: LentPower | None = None
     ready: bool = False
     place: int | None = None
+    answers: Answers = field(default_factory=Answers)
 
 
 @dataclass
@@ -134,8 +145,8 @@ class LentMachines:
         self._machines: dict[int, _Machine] = {}
         self._spans: list[tuple[int, int]] = []
         self._turns: dict[int, _Turn] = {}
-        self._vectors: dict[int, Vectors] = {}
-        self._got: dict[tuple[VectorKind, str], Tensor] = {}
+        self._events: deque[LineEvent] = deque()  # that have come and were not looked at
+        self._asked, self._got = 0, dict[str, Tensor]()  # how often was asked; what has come of the last time, by name
         self._next = 0
 
     def __enter__(self) -> "LentMachines":
@@ -149,16 +160,6 @@ class LentMachines:
             while self._machines and self._now() < ends_s:  # each hangs up once it has heard it
                 self._hear()
         self._lines.close()
-
-    def write_line(self, path: Path) -> None:
-        """Write the line for other machines to a file that only the owner may read. Raises InvalidInput."""
-        try:
-            path.unlink(missing_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise InvalidInput(f"cannot be written: {error.strerror}", path=str(path), key="--line-file") from None
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{self.given.line()}\n")
 
     # Who is there.
 
@@ -175,13 +176,14 @@ class LentMachines:
         Raises InvalidInput where the model does not fit them, RunFailed when machines do not come in COME_S.
         """
         self._turns.clear()
-        self._got.clear()
         ends_s, told = self._now() + COME_S, -1
         while not self.complete:
             if self._stop():
                 raise RunFailed("stopped while machines were waited for")
             if self._now() > ends_s:
-                raise RunFailed(f"{self.stages - len(self._placed())} machines did not come in {COME_S:.0f} s")
+                lacking = self.stages - sum(one.ready for one in self._machines.values())
+                self._let_go(lambda one: not one.ready, "it did not make its stage")
+                raise RunFailed(f"{lacking} machines did not come in {COME_S:.0f} s, or did not make their stages")
             self._hear()
             waiting = [one for one in self._machines.values() if one.power is not None and one.place is None]
             missing = [place for place in range(self.stages) if place not in self._placed()]
@@ -249,31 +251,34 @@ class LentMachines:
         """Add the gradient of a finished turn to the sums."""
         self._to_all(CountMessage(turn=turn, samples=samples))
 
-    def drop(self, *, sums: bool) -> None:
-        """Forget all turns; `sums`: and the sums."""
-        self._turns.clear()
-        self._to_all(DropMessage(sums=sums))
+    def drop(self, what: Dropped) -> None:
+        """Forget all turns, or the sums."""
+        if what == "turns":
+            self._turns.clear()
+        self._to_all(DropMessage(what=what))
 
     # Vectors.
 
-    def ask(self, what: Asked, names: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    def ask(self, what: Asked, names: Mapping[str, Sequence[int]], likes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Ask the stages (by name) for vectors; returns them by name, those of several stages added up.
 
-        Raises RunFailed where a machine is lost or silent.
+        `likes`: by name, a tensor of the same dtype and as many elements. Raises RunFailed where a machine is lost or
+        silent.
         """
         found: dict[str, Tensor] = {}
         for turn in range(max(map(len, names.values()), default=0)):
             asked = [name for name, places in names.items() if len(places) > turn]
+            self._asked, self._got = self._asked + 1, {}
             for name in asked:
+                self._machine(names[name][turn]).answers.ask(what, name, likes[name], self._asked)
                 self._say(names[name][turn], AskMessage(what=what, name=name))
-            self._until(partial(self._has, what, asked))
-            for name in asked:
-                vector = self._got.pop((what, name))
+            self._until(partial(self._has_got, len(asked)))
+            for name, vector in self._got.items():
                 found[name] = found[name] + vector if name in found else vector
         return found
 
-    def _has(self, what: Asked, names: Sequence[str]) -> bool:
-        return all((what, name) in self._got for name in names)
+    def _has_got(self, vectors: int) -> bool:
+        return len(self._got) == vectors
 
     def put(self, places: Sequence[int], what: VectorKind, name: str, vector: Tensor, key: str = "") -> None:
         """Send a vector to these stages."""
@@ -309,33 +314,44 @@ class LentMachines:
         while not holds():
             if not self.complete:
                 raise RunFailed("a machine that holds a stage was lost")
+            if self._stop():
+                raise RunFailed("stopped while stages computed")
             if self._hear():
                 heard_s = self._now()
             elif self._now() > heard_s + SILENT_S:
+                self._let_go(lambda _: True, "silent")  # all: those that still work come back by themselves
                 raise RunFailed(f"no machine that holds a stage said anything for {SILENT_S:.0f} s")
 
+    def _let_go(self, which: Callable[[_Machine], bool], reason: str) -> None:
+        """Hang up on those that hold a stage and of which this is so: others take their places."""
+        for machine in self._placed().values():
+            if which(machine):
+                self._lines.hang_up(machine.line, reason)
+                self._lost(machine.line, reason)
+
     def _hear(self) -> bool:
-        """Wait for events for IDLE_S at most; returns whether there were any."""
-        events = self._lines.take(IDLE_S)
-        for event in events:
+        """Wait for events for IDLE_S at most; returns whether one that holds a stage has said something."""
+        heard = False
+        self._events.extend(self._lines.take(0.0 if self._events else IDLE_S))
+        while self._events:  # an error leaves the others for the next time
+            event = self._events.popleft()
             if isinstance(event, LineOpened):
                 self._machines[event.line] = _Machine(event.line)
-                self._vectors[event.line] = Vectors()
                 self._lines.trust(event.line)  # it has the key that only the machines of this volunteer are given
             elif isinstance(event, LineClosed):
                 self._lost(event.line, event.reason)
             elif isinstance(event, LineSaid) and event.line in self._machines:
+                heard = heard or self._machines[event.line].place is not None
                 try:
                     self._take(self._machines[event.line], event)
                 except InvalidInput as error:
                     self._lines.send(event.line, FailedMessage(reason=str(error)[:400]))
                     self._lines.hang_up(event.line, "said what cannot be")
                     self._lost(event.line, str(error))
-        return bool(events)
+        return heard
 
     def _lost(self, line: int, reason: str) -> None:
         gone = self._machines.pop(line, None)
-        self._vectors.pop(line, None)
         if gone is not None and gone.power is not None:
             self._tell(f"{gone.power.name} has left: {reason}")
 
@@ -355,9 +371,9 @@ class LentMachines:
         elif isinstance(message, ReadyMessage):
             machine.ready = True
         elif isinstance(message, VectorMessage):
-            vector = self._vectors[machine.line].take(message, event.tensors)
-            if vector is not None:
-                self._got[message.what, message.name] = vector
+            answer = machine.answers.take(message, event.tensors)
+            if answer is not None and answer[0] == self._asked:  # else it was asked for before a machine was lost
+                self._got[message.name] = answer[1]
         elif isinstance(message, OutputMessage | LossMessage | GradientMessage):
             self._pass_on(place, message, event.tensors)
         else:

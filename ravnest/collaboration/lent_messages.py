@@ -4,7 +4,9 @@ In: fields. Out: typed messages, whose fields are bounded where they are decoded
 links of their own: so tensors travel as they are, and only weights and gradients in pieces.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -25,17 +27,20 @@ MOST_HELD_BYTES = 1 << 40
 """Of one line: these machines trust each other with their memory."""
 
 MOST_MACHINES = 64
+MOST_NAME = 64
+"""Characters of what a machine is called."""
 
 TargetForm = Literal["tensor", "tuple", "dict"]
 Asked = Literal["sum", "buffer", "weight"]
 VectorKind = Literal[Asked, "optimizer", "gradient"]
+Dropped = Literal["turns", "sums"]
 
 
 class LendMessage(Message, frozen=True, kw_only=True, tag="lend"):
     """The first word of a machine: how many FLOP/s it has measured, and how much memory it has left."""
 
     protocol: Count
-    name: Annotated[str, at_most(64)]
+    name: Annotated[str, at_most(MOST_NAME)]
     flops_per_s: Annotated[float, between(1.0, 1e18)]
     free_bytes: Count
 
@@ -107,9 +112,9 @@ class CountMessage(Message, frozen=True, kw_only=True, tag="count"):
 
 
 class DropMessage(Message, frozen=True, kw_only=True, tag="drop"):
-    """Forget all micro-batches that are under way. `sums`: and what was added up."""
+    """Forget all micro-batches that are under way, or what was added up."""
 
-    sums: bool
+    what: Dropped
 
 
 class AskMessage(Message, frozen=True, kw_only=True, tag="ask"):
@@ -207,3 +212,40 @@ class Vectors:
             return None
         self._whole = None
         return whole
+
+
+@dataclass(frozen=True)
+class _Owed:
+    what: Asked
+    name: str
+    elements: int
+    dtype: torch.dtype
+    number: int
+
+
+class Answers:
+    """What one machine was asked for and has not sent yet. It answers in the order of the questions."""
+
+    def __init__(self) -> None:
+        self._owed: deque[_Owed] = deque()
+        self._vectors = Vectors()
+
+    def ask(self, what: Asked, name: str, like: Tensor, number: int) -> None:
+        """It is asked for a vector with the elements of `like`; `number`: of those that are asked together."""
+        self._owed.append(_Owed(what, name, like.numel(), like.dtype, number))
+
+    def take(self, message: VectorMessage, tensors: Sequence[Tensor]) -> tuple[int, Tensor] | None:
+        """The next piece; returns the number under which the vector was asked for and the vector, once it is whole.
+
+        Raises InvalidInput for anything that is not due: no memory is taken for it.
+        """
+        owed = self._owed[0] if self._owed else None
+        if owed is None or (message.what, message.name, message.elements) != (owed.what, owed.name, owed.elements):
+            raise InvalidInput(f"{message.elements} numbers as the {message.what} of {message.name!r} are not due")
+        if any(one.dtype != owed.dtype for one in tensors):
+            raise InvalidInput(f"the {message.what} of {message.name!r} is {owed.dtype}")
+        vector = self._vectors.take(message, tensors)
+        if vector is None:
+            return None
+        self._owed.popleft()
+        return owed.number, vector

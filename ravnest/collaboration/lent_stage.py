@@ -73,7 +73,8 @@ class LentStage:
         self._sums = {name: torch.zeros(one.numel()) for name, one in self._parameters.items()}
         self._kept: dict[str, dict[str, Tensor]] = {}
         self._means: dict[str, Tensor] = {}
-        self._alive: dict[int, MicroBatchGraph] = {}
+        self._alive: dict[int, tuple[MicroBatchGraph, list[tuple[torch.Size, torch.dtype]]]] = {}
+        """By turn, with the forms of the gradients that its backward takes."""
         self._made: dict[int, dict[str, Tensor]] = {}
         self._step = 0
 
@@ -82,6 +83,8 @@ class LentStage:
     def forward(self, turn: int, inputs: Sequence[Tensor], target: Target | None) -> tuple[Tensor, ...]:
         """The outputs, to be sent on; or the loss alone at the last stage. Raises InvalidInput for other inputs."""
         specs = self.program.inputs
+        if (target is None) != (self._loss is None):
+            raise InvalidInput("the last stage takes a target with each micro-batch, and no other stage takes one")
         if len(inputs) != len(specs):
             raise InvalidInput(f"a stage takes {len(specs)} tensors, got {len(inputs)}")
         for tensor, spec in zip(inputs, specs, strict=True):
@@ -102,19 +105,28 @@ class LentStage:
             outputs: tuple[Tensor, ...] = self._module(*leaves)
             if self._loss is not None:
                 loss = self._loss.mean(self._module.returned(outputs), target)
-                self._alive[turn] = MicroBatchGraph(leaves, loss, (), ParameterSet(self._parameters))
+                self._alive[turn] = MicroBatchGraph(leaves, loss, (), ParameterSet(self._parameters)), []
                 return (loss.detach().to("cpu"),)
         pairs = list(zip(outputs, self.program.outputs, strict=True))
         outputs = tuple(output.to(spec.dtype) for output, spec in pairs)
         needing = [output for output, (_, spec) in zip(outputs, pairs, strict=True) if spec.needs_gradient]
         fed = tuple(place for place, output in enumerate(needing) if output.requires_grad)
         root = Root([needing[place] for place in fed]) if fed else None
-        self._alive[turn] = MicroBatchGraph(leaves, root, fed, ParameterSet(self._parameters))
+        likes = [(output.shape, output.dtype) for output in needing]
+        self._alive[turn] = MicroBatchGraph(leaves, root, fed, ParameterSet(self._parameters)), likes
         return tuple(output.detach().to("cpu") for output in outputs)
 
     def backward(self, turn: int, received: Sequence[Tensor]) -> Made:
-        """Run the backward of a micro-batch; `received`: the gradients of its outputs, none at the last stage."""
-        graph = self._alive.pop(turn)
+        """Run the backward of a micro-batch; `received`: the gradients of its outputs, none at the last stage.
+
+        Raises InvalidInput for other gradients, or where no forward of that turn is under way.
+        """
+        if turn not in self._alive:
+            raise InvalidInput(f"no forward of micro-batch {turn} waits for its backward")
+        graph, likes = self._alive.pop(turn)
+        if [(one.shape, one.dtype) for one in received] != likes:
+            found = ", ".join(f"{one.dtype} {tuple(one.shape)}" for one in received)
+            raise InvalidInput(f"{found or 'nothing'} came as the gradients of {len(likes)} outputs of other forms")
         for one in self._parameters.values():
             one.grad = None
         whole(graph, tuple(tensor.to(self._device) for tensor in received))
@@ -138,13 +150,15 @@ class LentStage:
             self._made.pop(earlier, None)
             self._alive.pop(earlier, None)
 
-    def drop(self, *, sums: bool) -> None:
-        """Forget all micro-batches under way; `sums`: and what was added up."""
+    def drop_turns(self) -> None:
+        """Forget all micro-batches under way."""
         self._made.clear()
         self._alive.clear()
-        if sums:
-            for total in self._sums.values():
-                total.zero_()
+
+    def drop_sums(self) -> None:
+        """Forget what was added up."""
+        for total in self._sums.values():
+            total.zero_()
 
     # What is asked for.
 
@@ -167,7 +181,8 @@ class LentStage:
     def clear(self, step: int) -> None:
         """A state of that step follows: forget the optimizer's, the sums, and what is under way."""
         self._step = step
-        self.drop(sums=True)
+        self.drop_turns()
+        self.drop_sums()
         for _, optimizer in self._optimizers.values():
             optimizer.state.clear()
 
@@ -191,8 +206,9 @@ class LentStage:
         optimizer.state[parameter][key] = (value.to(self._device) if like.dim() else value).clone()
 
     def set_mean(self, name: str, vector: Tensor) -> None:
-        """The gradient of the next step. Raises InvalidInput for a parameter that is not held."""
-        self._means[self._known(name, self._parameters)] = vector
+        """The gradient of the next step. Raises InvalidInput for a parameter that is not held, or of another size."""
+        _require_like(self._parameters[self._known(name, self._parameters)], vector, name)
+        self._means[name] = vector
 
     def step(self) -> None:
         """Make one step of the means that were set, each parameter. Raises InvalidInput where one lacks."""
@@ -231,8 +247,12 @@ class LentStage:
         return torch.autocast(self._device.type, torch.bfloat16)
 
 
-def _fill(tensor: Tensor, vector: Tensor, name: str) -> None:
+def _require_like(tensor: Tensor, vector: Tensor, name: str) -> None:
     if vector.numel() != tensor.numel() or vector.dtype != tensor.dtype:
         raise InvalidInput(f"{name!r} is {tensor.dtype} of {tensor.numel()}, not {vector.dtype} of {vector.numel()}")
+
+
+def _fill(tensor: Tensor, vector: Tensor, name: str) -> None:
+    _require_like(tensor, vector, name)
     with torch.no_grad():
         tensor.copy_(vector.reshape(tensor.shape))

@@ -19,7 +19,7 @@ from ravnest.collaboration.trainer import GRADIENTS, STATISTICS, MicroBatch, Not
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job
 from ravnest.job.materials import capture_on
-from ravnest.training.batches import Inputs, Target
+from ravnest.training.batches import Inputs, Target, in_order
 from ravnest.training.sampler import derive_seed
 
 
@@ -74,10 +74,11 @@ class StagedTrainer(Trainer):
                 self._batches[ahead] = self.batch(ahead)
             if ahead not in self._turns:
                 inputs, target = self._batches[ahead]
-                self._turns[ahead] = self._machines.begin(self._ordered(inputs), target)
+                self._turns[ahead] = self._machines.begin(in_order(inputs, self._inputs), target)
         turn = self._turns.pop(number)
         loss = self._machines.finished(turn)
         if loss is None or not math.isfinite(loss):
+            self._drop()  # the stages before keep what they need for its backward, which does not come
             raise NotFinite("the loss of a micro-batch, or its gradient, is not finite (lower optimizer.lr?)")
         self._finished = turn
         return MicroBatch(loss, self.job.micro_batch)
@@ -92,27 +93,23 @@ class StagedTrainer(Trainer):
     def contribution(self) -> list[Tensor]:
         """See Trainer. A tied parameter's gradient is the sum over all stages that use it."""
         samples, self._sum_samples = self._sum_samples, 0
-        sums = self._machines.ask("sum", {name: self._places[name] for name in self._named})
+        sums = self._machines.ask("sum", {name: self._places[name] for name in self._named}, self._named)
         held = {name: self._places[name][:1] for name in self._statistics if name in self._places}
-        buffers = {**self._own, **self._machines.ask("buffer", held)}
+        buffers = {**self._own, **self._machines.ask("buffer", held, self._statistics)}
         return [
             _joined([sums[name] for name in self._named]),
             _joined([buffers[name].to(torch.float32) for name in self._statistics]) * samples,
         ]
 
     def forget(self) -> None:
-        """See Trainer. What is under way is forgotten, too."""
-        self._drop()
-        self._machines.drop(sums=True)
+        """See Trainer. What is under way goes on: it is dropped where weights change."""
+        self._machines.drop("sums")
         self._sum_samples = 0
 
     def _drop(self) -> None:
         self._turns.clear()
         self._finished = None
-
-    def _ordered(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Inputs in the order in which the first stage takes them."""
-        return tuple(inputs[name] for name in self._inputs) if isinstance(inputs, dict) else tuple(inputs)
+        self._machines.drop("turns")
 
     # Steps and states.
 
@@ -120,7 +117,6 @@ class StagedTrainer(Trainer):
         """See Trainer."""
         norm, scale = self.clipped(mean[GRADIENTS])
         self._drop()
-        self._machines.drop(sums=False)
         at = 0
         for name, one in self._named.items():
             part = mean[GRADIENTS][at : at + one.numel()]
@@ -155,7 +151,8 @@ class StagedTrainer(Trainer):
         """See Trainer: asked for one by one, since no machine may have room for all."""
         digest = hashlib.sha256()
         for name in self._named:
-            digest.update(self._machines.ask("weight", {name: self._places[name][:1]})[name].numpy().tobytes())
+            found = self._machines.ask("weight", {name: self._places[name][:1]}, self._named)
+            digest.update(found[name].numpy().tobytes())
         return digest.hexdigest()
 
     def _put_buffer(self, name: str, vector: Tensor) -> None:

@@ -1,18 +1,25 @@
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from ravnest.cli.collaborate import is_signed
 from ravnest.cli.main import app
+from ravnest.collaboration import lent_machines, volunteer
 from ravnest.collaboration.code_bundle import code_hash, collected
+from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.people import FILE, People
 from ravnest.collaboration.signatures import read_signatures
+from ravnest.collaboration.volunteer import MakeTrainer
 from ravnest.errors import InvalidInput
+from ring_allreduce.transport import KeyPair
 from tests.unit.ravnest.collaboration.jobs import job_in
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 
 def test_the_leaderboard_is_shown(tmp_path: Path) -> None:
@@ -44,6 +51,7 @@ def test_what_is_no_invitation_is_told_without_the_words_of_the_operating_system
         ["join", "ravnest-invitation-1:damaged"],
         ["start", "no-such-job.yaml", "--listen", "127.0.0.1:0"],
         ["start", "job.yaml"],
+        ["lend", "no-such-file"],
     ],
 )
 def test_wrong_input_is_the_users_to_mend(
@@ -106,3 +114,62 @@ def test_what_a_backbone_says_does_nothing_to_a_terminal(tmp_path: Path, monkeyp
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[0] == "192.0.2.1:7800: ?]0;title?; trying again"
+
+
+@pytest.fixture
+def invited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of a volunteer whose model several machines hold; nothing is dialled, and no process is started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(lent_machines, "Lines", lambda *_, **__: LinesTwin())
+    backbone, guest = KeyPair.make(), KeyPair.make()
+    given = Invitation(("127.0.0.1:1",), backbone.public, guest.public, guest.secret, "ab" * 16, "cd" * 32)
+    return ["collaborate", "join", given.line(), "--stages", "2"]
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7801", "[::]:7801"])
+def test_other_machines_need_an_address_that_they_find(listen: str, invited: list[str]) -> None:
+    error = CliRunner().invoke(app, [*invited, "--listen", listen]).exception
+    assert isinstance(error, InvalidInput)
+    assert error.key == "--listen"
+    assert not Path("lend.txt").exists()
+
+
+def test_this_machines_own_stage_is_held_by_a_process_that_ends_with_the_command(
+    invited: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands, ends = list[list[str]](), list[str]()
+
+    class Process:
+        def __init__(self, command: list[str]) -> None:
+            assert Path("lend.txt").exists()
+            commands.append(command)
+
+        def terminate(self) -> None:
+            ends.append("terminate")
+
+        def wait(self, timeout_s: float | None = None) -> None:
+            ends.append("wait")
+            if timeout_s is not None:
+                raise subprocess.TimeoutExpired("lend", timeout_s)
+
+        def kill(self) -> None:
+            ends.append("kill")
+
+    class Joins:
+        def __init__(self, *_: object, make: MakeTrainer, **__: object) -> None:
+            self.make = make
+
+        def work(self, stop: Callable[[], bool]) -> None:
+            assert stop()  # --minutes are over at once
+            self.make(Path("no-such-job.yaml"), {}, "ada")
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(volunteer, "Volunteer", Joins)
+    words = [*invited, "--threads", "1", "--minutes", "0"]
+    assert isinstance(CliRunner().invoke(app, words).exception, InvalidInput)
+    (command,) = commands
+    assert command[command.index("--threads") + 1] == "1"
+    assert ends == ["terminate", "wait", "kill", "wait"]
+    assert not Path("lend.txt").exists()

@@ -21,6 +21,8 @@ class LentNetwork:
         self.port = 7801
         self.now_s = 0.0
         self.visits: dict[int, tuple[LentVisit, _Line]] = {}
+        self.frozen: set[int] = set()
+        """Lines of machines that neither say nor do anything."""
         self._events: deque[LineEvent] = deque()
         self._next = 0
 
@@ -50,8 +52,9 @@ class LentNetwork:
 
     def take(self, timeout_s: float) -> list[LineEvent]:
         self.now_s += timeout_s
-        for visit, _ in [*self.visits.values()]:
-            visit.turn()
+        for line, (visit, _) in [*self.visits.items()]:
+            if line not in self.frozen:
+                visit.turn()
         found = [*self._events]
         self._events.clear()
         return found

@@ -1,4 +1,6 @@
 import base64
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +48,14 @@ def test_addresses(text: str, found: tuple[str, int]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(InvalidInput):
         endpoint(text)
+
+
+def test_the_line_is_written_for_the_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lend.txt"
+    path.write_text("of an earlier run")
+    given = invitation()
+    given.write(path, "--line-file")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_invitation(path.read_text()) == given
+    with pytest.raises(InvalidInput, match=r"--line-file.*cannot be written"):
+        given.write(tmp_path / "nowhere" / "lend.txt", "--line-file")

@@ -1,10 +1,12 @@
 """How a machine computes is tested in test_staged_trainer.py, against one machine that holds the whole model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from ravnest.collaboration import lending
 from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.lending import Lender, LentVisit, inputs_of, measured_flops_per_s, target_of
@@ -24,11 +26,14 @@ from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 
-def visit(tmp_path: Path, code: str, *, agrees: bool = True) -> tuple[LentVisit, LinesTwin]:
+def invitation(code: str = "00" * 32) -> Invitation:
     own, guest = KeyPair.make(), KeyPair.make()
-    given = Invitation(("127.0.0.1:1",), own.public, guest.public, guest.secret, "ab" * 16, code)
+    return Invitation(("127.0.0.1:1",), own.public, guest.public, guest.secret, "ab" * 16, code)
+
+
+def visit(tmp_path: Path, code: str, *, agrees: bool = True) -> tuple[LentVisit, LinesTwin]:
     lines = LinesTwin()
-    lender = Lender(given, "cellar", tmp_path, agree=lambda code, folder, files: agrees)
+    lender = Lender(invitation(code), "cellar", tmp_path, agree=lambda code, folder, files: agrees)
     return LentVisit(lender, lines, 0), lines  # type: ignore[arg-type]
 
 
@@ -103,3 +108,70 @@ def test_inputs_and_targets_have_the_form_that_the_data_set_gives() -> None:
             target_of(stage(target), tensors)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="2 inputs were named"):
         inputs_of(stage(keywords=("x", "y")), (one,))
+
+
+@pytest.mark.parametrize(("name", "device", "key"), [("x" * 65, "cpu", "--name"), ("cellar", "abacus", "--device")])
+def test_what_no_machine_is_called_or_has_is_the_users_to_mend(
+    name: str, device: str, key: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput) as found:
+        Lender(invitation(), name, tmp_path, agree=lambda code, folder, files: True, device=device)
+    assert found.value.key == key
+
+
+def test_free_memory_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    assert lending.free_on("cuda") == 7
+    assert lending.free_on("cpu") > 7
+
+
+@pytest.mark.parametrize("error", [IndexError("index 7\nis out of range"), ValueError(), MemoryError()])
+def test_whatever_the_users_code_raises_is_told_to_the_volunteer(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Lender, "stage", fails)
+    one, lines = visit(tmp_path, "00" * 32)
+    words = " ".join(str(error).split()) or type(error).__name__
+    with pytest.raises(RunFailed, match=words):
+        hears(one, lines, stage())
+    assert words in str(lines.said(FailedMessage)[0])
+
+
+def test_a_machine_that_has_worked_for_long_and_fails_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, visits = [0.0], list[float]()
+
+    class Visit:
+        ended = thanked = False
+
+        def __init__(self, lender: Lender, *_: object) -> None:
+            self.lender = lender
+            visits.append(clock[0])
+
+        def turn(self) -> None:
+            clock[0] += 1000.0
+            self.lender.micro_batches += len(visits) < 3
+            raise RunFailed("no memory is left")
+
+    class Dials(LinesTwin):
+        def dial(self, *_: Any) -> int:
+            return 0
+
+    monkeypatch.setattr(lending, "_lines", lambda given: Dials())
+    monkeypatch.setattr(lending, "LentVisit", Visit)
+    lender = Lender(
+        invitation(),
+        "cellar",
+        tmp_path,
+        agree=lambda code, folder, files: True,
+        patience_s=600.0,
+        now=lambda: clock[0],
+        sleep=lambda seconds: None,
+    )
+    with pytest.raises(RunFailed, match="no memory is left"):
+        lender.work()
+    assert len(visits) == 3  # in the third one it made nothing

@@ -1,8 +1,5 @@
 """Micro-batches, vectors and lost machines are tested in test_staged_trainer.py."""
 
-import stat
-from pathlib import Path
-
 import pytest
 
 from ravnest.collaboration import lent_machines
@@ -37,17 +34,11 @@ def lend(protocol: int = LENT_PROTOCOL) -> LendMessage:
     return LendMessage(protocol=protocol, name="cellar", flops_per_s=1e9, free_bytes=1 << 30)
 
 
-def test_the_line_for_other_machines_is_written_for_the_owner_alone(lines: LinesTwin, tmp_path: Path) -> None:
+def test_other_machines_are_given_where_this_one_listens(lines: LinesTwin) -> None:
     machines = LentMachines(2, "ab" * 32, listen="192.168.1.5:0")
-    path = tmp_path / "lend.txt"
-    path.write_text("of an earlier run")
-    machines.write_line(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    given = read_invitation(path.read_text())
+    given = read_invitation(machines.given.line())
     assert given == machines.given
     assert given.endpoints() == [("192.168.1.5", 7800)]
-    with pytest.raises(InvalidInput, match="cannot be written"):
-        machines.write_line(tmp_path / "nowhere" / "lend.txt")
 
 
 @pytest.mark.parametrize("stages", [0, 65])

@@ -35,6 +35,9 @@ def test_values_of_another_size_or_kind_are_refused(stage: LentStage) -> None:
         stage.set_weight("0.weight", torch.zeros(95))
     with pytest.raises(InvalidInput, match="float64"):
         stage.set_weight("0.weight", torch.zeros(96, dtype=torch.float64))
+    for mean in (torch.zeros(95), torch.zeros(96, dtype=torch.float64)):
+        with pytest.raises(InvalidInput, match="of 96, not"):
+            stage.set_mean("0.weight", mean)
     for key, size in (("exp_avg", 95), ("no_such_thing", 96)):
         with pytest.raises(InvalidInput, match="that the optimizer keeps"):
             stage.set_optimizer("0.weight", key, torch.zeros(size))
@@ -52,6 +55,21 @@ def test_inputs_of_another_form_are_refused(stage: LentStage) -> None:
     for wrong in (torch.zeros(8, 7), torch.zeros(8, 6, dtype=torch.int64), torch.zeros(6)):
         with pytest.raises(InvalidInput, match="a stage takes"):
             stage.forward(0, (wrong,), None)
+
+
+def test_gradients_of_another_form_or_of_no_forward_are_refused(stage: LentStage) -> None:
+    (output,) = stage.forward(0, (torch.ones(8, 6),), None)
+    with pytest.raises(InvalidInput, match="no forward of micro-batch 1"):
+        stage.backward(1, (torch.ones_like(output),))
+    for turn, wrong in enumerate(((), (output, output), (output[:4],), (output.double(),))):
+        stage.forward(turn, (torch.ones(8, 6),), None)
+        with pytest.raises(InvalidInput, match="of other forms"):
+            stage.backward(turn, wrong)
+
+
+def test_a_target_is_for_the_last_stage(stage: LentStage) -> None:
+    with pytest.raises(InvalidInput, match="the last stage takes a target"):
+        stage.forward(0, (torch.ones(8, 6),), torch.zeros(8))
 
 
 def test_gradients_are_counted_once_and_those_of_earlier_turns_are_forgotten(stage: LentStage) -> None:

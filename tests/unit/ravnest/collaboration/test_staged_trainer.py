@@ -6,10 +6,12 @@ from torch import Tensor
 from ravnest.collaboration import lent_machines
 from ravnest.collaboration.code_bundle import code_hash, collected, written
 from ravnest.collaboration.lent_machines import LentMachines
+from ravnest.collaboration.lent_stage import LentStage
 from ravnest.collaboration.staged_trainer import StagedTrainer
 from ravnest.collaboration.trainer import GRADIENTS, STATISTICS, NotFinite, Trainer
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
+from ring_allreduce.transport import LineClosed, LineEvent, LineOpened
 from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lent_twin import LentNetwork
 
@@ -55,8 +57,14 @@ class World:
         self.home = folder / "home"
         self.job_file = written(files, self.home) / self.job_file.name  # where machines of this process write it, too
         self.said: list[str] = []
+        self.stopped = False
         self.machines = LentMachines(
-            stages, code_hash(files), listen="127.0.0.1:0", now=self.net.now, tell=self.said.append
+            stages,
+            code_hash(files),
+            listen="127.0.0.1:0",
+            now=self.net.now,
+            tell=self.said.append,
+            stop=lambda: self.stopped,
         )
         self.lines = [self.net.lend(self.machines.given, self.home) for _ in range(stages)]
         given = load_job(self.job_file)
@@ -77,6 +85,12 @@ class World:
             self.alone.count(one.samples)
             self.staged.count(other.samples)
         return self.alone.contribution(), self.staged.contribution()
+
+    def stage(self, place: int) -> LentStage:
+        """What holds that stage."""
+        stage = self.net.visits[self.lines[place]][0]._stage
+        assert stage is not None
+        return stage
 
     def steps(self, contribution: list[Tensor], samples: int) -> None:
         mean = {GRADIENTS: contribution[0] / samples, STATISTICS: contribution[1] / samples}
@@ -144,6 +158,15 @@ def test_what_is_forgotten_is_in_no_sum(tmp_path: Path, monkeypatch: pytest.Monk
     assert close(one[0], other[0])
 
 
+def test_what_is_under_way_counts_after_a_sum_was_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, 2)
+    for trainer in (world.alone, world.staged):
+        made = trainer.compute(0)
+        trainer.forget()  # where steps are delayed an average comes meanwhile, and leaves the weights as they are
+        trainer.count(made.samples)
+    assert close(world.alone.contribution()[0], world.staged.contribution()[0])
+
+
 def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, monkeypatch, 2)
     broken = {form.name: vector for form, vector in world.alone.state()}
@@ -151,6 +174,8 @@ def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, mon
     world.staged.load(broken, 0)
     with pytest.raises(NotFinite):
         world.staged.compute(0)
+    world.net.take(0.0)
+    assert not world.stage(0)._alive  # no backward of it comes
     world.load()
     one, other = world.gives(range(1, 2))
     assert close(one[0], other[0])
@@ -172,3 +197,85 @@ def test_a_lost_machine_ends_the_visit_and_the_next_one_takes_its_place(
     world.load()
     one, other = world.gives(range(1, 3))
     assert close(one[0], other[0])
+
+
+def goes_on(world: World, numbers: range) -> None:
+    """After a loss: the visit is another one, and takes the state anew."""
+    world.staged.ready()
+    world.alone.forget()
+    world.load()
+    one, other = world.gives(numbers)
+    assert close(one[0], other[0])
+
+
+def test_what_was_asked_for_before_a_machine_was_lost_is_in_no_later_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, 2)
+    world.staged.count(world.staged.compute(0).samples)
+    world.net.frozen.add(world.lines[0])  # its answers come when the other one is lost already
+    world.net.loses(world.lines[1])
+    with pytest.raises(RunFailed, match="was lost"):
+        world.staged.contribution()
+    world.net.frozen.clear()
+    world.net.lend(world.machines.given, world.home)
+    goes_on(world, range(1, 3))
+
+
+def test_machines_that_are_lost_together_are_both_known_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, 2)
+    world.staged.compute(0)
+    turn = world.machines.begin(*world.alone.batch(2))
+    world.net.loses(world.lines[1])
+    for _ in range(4):
+        world.net.visits[world.lines[0]][0].turn()  # its outputs are for the one that is lost
+    world.net.loses(world.lines[0])
+    with pytest.raises(RunFailed, match="held by no machine"):
+        world.machines.finished(turn)
+    for _ in range(2):
+        world.net.lend(world.machines.given, world.home)
+    goes_on(world, range(1, 3))
+
+
+def test_machines_of_which_none_says_anything_are_let_go_though_others_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, 2)
+    take = world.net.take
+
+    def restless(timeout_s: float) -> list[LineEvent]:
+        assert world.net.now_s < 1000, "it waits without a deadline"
+        return [*take(timeout_s), LineOpened(99, "guest"), LineClosed(99, "it has left")]
+
+    monkeypatch.setattr(world.net, "take", restless)
+    world.net.frozen.add(world.lines[1])
+    with pytest.raises(RunFailed, match="said anything"):
+        world.staged.compute(0)
+    assert not world.net.visits
+    monkeypatch.setattr(world.net, "take", take)
+    for _ in range(2):  # the one that was not frozen comes back by itself
+        world.net.lend(world.machines.given, world.home)
+    goes_on(world, range(1, 3))
+
+
+def test_who_does_not_make_its_stage_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, 2)
+    world.net.loses(world.lines[1])
+    world.net.frozen.add(world.net.lend(world.machines.given, world.home))
+    with pytest.raises(RunFailed, match="was lost"):
+        world.staged.compute(0)
+    with pytest.raises(RunFailed, match="1 machines did not come"):
+        world.staged.ready()
+    world.net.lend(world.machines.given, world.home)
+    goes_on(world, range(1, 3))
+
+
+def test_stopping_waits_for_no_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, 2)
+    world.net.frozen.add(world.lines[1])
+    world.stopped = True
+    with pytest.raises(RunFailed, match="stopped"):
+        world.staged.compute(0)
+    assert world.net.now_s < 60
