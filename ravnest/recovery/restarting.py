@@ -78,8 +78,10 @@ def can_begin(plan: Plan, alive: Collection[str]) -> bool:
 def plan_for(plan: Plan, alive: Collection[str]) -> Plan:
     """Return a new plan for those nodes of another one that are `alive`.
 
-    Nodes that are not stay in the new plan as spares, so that they can stand in for others when they are back. Raises
-    NoFeasiblePlan where the nodes that are alive cannot train the model.
+    Nodes that are not stay in the new plan as spares, so that they can stand in for others when they are back. It keeps
+    what the user demands where these nodes can: pins of nodes that are gone are dropped, and fewer clusters and shorter
+    pipelines than were asked for are better than none. The constraints of the new plan are those that it keeps, since
+    else it could not be read again. Raises NoFeasiblePlan where the nodes that are alive cannot train the model.
     """
     gone = [node.name for node in plan.fleet.nodes if node.name not in alive]
     if len(gone) == len(plan.fleet.nodes):
@@ -87,12 +89,19 @@ def plan_for(plan: Plan, alive: Collection[str]) -> Plan:
     # What is too small for any unit gets no stage; what is known of its links says something about the others' still.
     shrunk = tuple(replace(node, memory_bytes=1) if node.name in gone else node for node in plan.fleet.nodes)
     rules = plan.fleet.constraints
-    rules = replace(rules, min_clusters=1, pins=tuple(pin for pin in rules.pins if pin.node not in gone))
-    fleet = replace(plan.fleet, nodes=shrunk, constraints=rules)
+    least, pins = rules.min_clusters, tuple(pin for pin in rules.pins if pin.node not in gone)
     given = {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed}
-    try:
-        new = make_plan(fleet, plan.costs, plan.workload, min_stages=plan.min_stages, **given)  # type: ignore[arg-type]
-    except NoFeasiblePlan:  # shorter pipelines than were asked for are better than none
-        new = make_plan(fleet, plan.costs, plan.workload, min_stages=1, **given)  # type: ignore[arg-type]
+    tries = dict.fromkeys([(least, plan.min_stages), (1, plan.min_stages), (1, 1)])
+    for clusters, stages in tries:
+        kept = replace(rules, min_clusters=clusters, pins=pins)
+        fleet = replace(plan.fleet, nodes=shrunk, constraints=kept)
+        try:
+            new = make_plan(fleet, plan.costs, plan.workload, min_stages=stages, **given)  # type: ignore[arg-type]
+        except NoFeasiblePlan:
+            if (clusters, stages) == (1, 1):
+                raise
+        else:
+            break
     spares = tuple(replace(each, reason=_GONE if each.node in gone else each.reason) for each in new.spares)
-    return replace(new, fleet=plan.fleet, spares=spares, data=plan.data, min_stages=plan.min_stages)
+    as_before = replace(plan.fleet, constraints=kept)
+    return replace(new, fleet=as_before, spares=spares, data=plan.data, min_stages=plan.min_stages)

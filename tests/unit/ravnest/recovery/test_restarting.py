@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import NoFeasiblePlan, cluster_at, validate, with_cluster
+from cluster_planner import Constraints, NoFeasiblePlan, Pin, cluster_at, validate, with_cluster
 from ravnest.recovery.restarting import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
@@ -11,6 +11,7 @@ from ravnest.recovery.restarting import (
     Restarts,
     look_for_nodes_s,
     plan_among,
+    plan_for,
 )
 from tests.support.local import setups_of, tiny_job
 
@@ -111,3 +112,21 @@ def test_nodes_that_cannot_hold_the_model_are_told(plan):
         plan_among(small, {only})
     with pytest.raises(NoFeasiblePlan, match="no node of the plan is there"):
         plan_among(plan, set())
+
+
+def test_what_a_user_demands_is_kept_where_the_nodes_that_are_there_can(plan):
+    first = plan.clusters[0].stages[0].node
+    rules = Constraints(min_clusters=2, pins=(Pin(first, stage=0),))
+    demanding = replace(plan, fleet=replace(plan.fleet, constraints=rules))
+    new = plan_for(demanding, names(plan))
+    assert (len(new.clusters), new.fleet.constraints) == (2, rules)
+    assert len(plan_for(plan, names(plan)).clusters) == 1, "without the demand fewer would be planned"
+
+
+def test_a_plan_that_cannot_keep_what_a_user_demands_can_be_read_and_begun_again(plan):
+    first, last = plan.clusters[0].stages[0].node, plan.clusters[1].stages[0].node
+    rules = Constraints(min_clusters=2, forbid=((first, last),), pins=(Pin(first, stage=0),))
+    new = plan_for(replace(plan, fleet=replace(plan.fleet, constraints=rules)), {last})
+    validate(new)
+    assert new.fleet.constraints == replace(rules, min_clusters=1, pins=())
+    assert plan_among(new, {last}) is new
