@@ -89,9 +89,9 @@ class DriverLoop:
         while self._control.phase is not ins.RunPhase.DONE or self._collector.busy:
             self.turn()
         self._farewell()
-        self._collector.require_last()  # the run's result is in it
         if self._control.begins_again is not None and not self._stopping:
             raise NodeLost(self._control.begins_again)
+        self._collector.require_last()  # the run's result is in it
 
     def go_on(self, standing: Standing, born: Mapping[str, int], early: list[Delivery]) -> None:
         """Begin where another driver has come to. `born`: see `_born`. `early`: what stages have said already."""

@@ -14,8 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Self
 
 import ravnest
@@ -24,7 +27,7 @@ from ravnest.driver.control import RunControl
 from ravnest.driver.instructions import Instruction
 from ravnest.driver.observe.place_events import PlannedAnewEvent
 from ravnest.driver.observe.record import RunRecord
-from ravnest.errors import RavnestError
+from ravnest.errors import RavnestError, RunFailed
 from ravnest.recovery import (
     CONSIDER_EVERY_S,
     BetterPlan,
@@ -64,7 +67,9 @@ class PlanningProcess:
         return self._process is not None
 
     def begin(self, plan: Plan, wanted: PlanWanted) -> None:
-        """Begin to plan for those nodes, whatever the clusters of `plan` are. Raises OSError where the disk refuses."""
+        """Begin to plan for those nodes, whatever the clusters of `plan` are. Raises OSError or InvalidInput where the
+        disk refuses."""
+        self._end()
         self._folder = TemporaryDirectory(prefix="ravnest-plan-")
         folder = Path(self._folder.name)
         save_plan(with_fleet(plan, wanted.plan.fleet), folder / _GIVEN)
@@ -118,6 +123,41 @@ class PlanningProcess:
                 folder.cleanup()
 
 
+def _beside(task: Callable[[], None]) -> None:
+    Thread(target=task, name="nodes there", daemon=True).start()
+
+
+class NodesThere:
+    """Which nodes of a plan are there, asked in a thread beside the driver's: without its head Ray does not answer for
+    minutes. It is called by the driver's thread alone."""
+
+    def __init__(self, ask: Callable[[Plan], set[str]], beside: Callable[[Callable[[], None]], None] = _beside) -> None:
+        """`beside` carries a task out in another thread, and does not wait for it."""
+        self._ask = ask
+        self._beside = beside
+        self._asks = False
+        self._answers = SimpleQueue[set[str] | RavnestError]()
+
+    def __call__(self, plan: Plan) -> set[str]:
+        """Ask, and return what was answered the last time. Raises RavnestError where nothing was answered since, or
+        nothing could be."""
+        said: set[str] | RavnestError = RunFailed("Ray has not said yet which nodes are there")
+        with suppress(Empty):
+            said, self._asks = self._answers.get_nowait(), False
+        if not self._asks:
+            self._asks = True
+            self._beside(partial(self._answer, plan))
+        if isinstance(said, RavnestError):
+            raise said
+        return said
+
+    def _answer(self, plan: Plan) -> None:
+        try:
+            self._answers.put(self._ask(plan))
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises
+            self._answers.put(RunFailed(str(error)))
+
+
 class PlansAnew:
     """Lets one session of a run end for a better plan. It belongs to the driver's thread."""
 
@@ -167,7 +207,7 @@ class PlansAnew:
             match self._planning.consider(at):
                 case PlanWanted() as wanted if self._wanted is None:
                     self._begin(plan, wanted, self._planning, record)
-                case BetterPlan() as better:
+                case BetterPlan() as better if not record.refused:  # else what was trained would be lost
                     self.next_plan = better.plan
                     gained = round(better.gained) if math.isfinite(better.gained) else None
                     record.happened(PlannedAnewEvent(better.reason, better.pause_s, gained))
@@ -179,8 +219,8 @@ class PlansAnew:
     def _begin(self, plan: Plan, wanted: PlanWanted, planning: PlanningAnew, record: RunRecord) -> None:
         try:
             self._process.begin(plan, wanted)
-        except OSError as error:
-            record.notice(f"no other plan can be made: {error.strerror or error}")
+        except (OSError, RavnestError) as error:
+            record.notice(f"no other plan can be made: {getattr(error, 'strerror', None) or error}")
             planning.found(wanted, None)
         else:
             self._wanted = wanted

@@ -29,7 +29,7 @@ from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.observe.record import RunRecord
 from ravnest.driver.observe.trace import RunTrace, draw
 from ravnest.driver.observe.trackers import Trackers
-from ravnest.driver.planning_anew import PlansAnew
+from ravnest.driver.planning_anew import NodesThere, PlansAnew
 from ravnest.driver.preparation import Prepared, check_same_data, hand_out, writer_opener
 from ravnest.driver.ray.code_shipping import JobCode, job_code
 from ravnest.driver.ray.local_ray import workers
@@ -237,7 +237,8 @@ def _recovery(
         acted = [] if acting is None else acting.turn(time.monotonic(), ray, left)
         return [*asked(prepared.folder.path, hours if real else None, time.time()), *acted]
 
-    considers = goes_on if anew is None else anew.steer(plan, replacements, control, record, ray.alive)
+    there = NodesThere(ray.alive)
+    considers = goes_on if anew is None else anew.steer(plan, replacements, control, record, there)
     return Recovery(
         starts,
         donors,

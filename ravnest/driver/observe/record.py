@@ -94,14 +94,13 @@ class RunRecord:
         """By stage that has tried to split its backward: whether it does so now."""
         self.times = StageTimes()
         self._links, self._experts = LinkFigures(), ExpertFigures()
-        self.tensor_bytes: dict[str, Mapping[str, int]] = {}
-        """By stage: the most bytes that its tensors took, by part."""
+        self.tensor_bytes: dict[str, Mapping[str, int]] = {}  # by stage: the most that its tensors took, by part
         self.imitated: dict[str, m.ImitationLateness] = {}
         """By stage, where anything was imitated: how late this machine was."""
         self.plan: Plan | None = None
         """The plan with the stages as they were last; None where they are those of the beginning."""
-        self.drawn = False
-        """Whether the run's timeline has been written."""
+        self.drawn = False  # whether the run's timeline has been written
+        self.refused = False  # whether the disk has refused the newest checkpoint
         self._out_dir = out_dir
         self._observer = observer
         self._writer = writer
@@ -317,12 +316,13 @@ class RunRecord:
 
     def checkpoint(self, path: Path, round_: int) -> None:
         """The checkpoint of a round is complete on disk."""
-        self.checkpoint_path = path
+        self.checkpoint_path, self.refused = path, False
         self.times.saved()
         self._emit(report.CheckpointWrittenEvent(path, self._rounds_before + round_))
 
     def checkpoint_refused(self, round_: int, reason: str) -> None:
         """The disk has refused the checkpoint of a round."""
+        self.refused = True
         self._emit(report.CheckpointRefusedEvent(self._rounds_before + round_, reason))
 
     def evaluated(self, done: ins.RecordEvaluation) -> None:

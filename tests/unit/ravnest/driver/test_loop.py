@@ -399,6 +399,29 @@ def test_a_full_disk_at_the_last_checkpoint_ends_the_run_since_its_result_is_in_
     assert 0 < ResumedRun.load(bench.folder, bench.plan, bench.job).samples < bench.control.samples
 
 
+def test_a_full_disk_does_not_end_a_run_that_begins_again(tmp_path, monkeypatch):
+    FullDisk(monkeypatch, *range(1, 100))
+    bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 10_000})
+    stages = runtimes(bench, states_for(bench.setups, bench.plan, bench.job, None))
+    for turn in range(5_000):
+        bench.turn(after_s=0.01)
+        for stage in stages.values():
+            if not stage.stopped:
+                stage.turn(0.0)
+        if turn == 100:
+            orders = bench.control.begin_again("another plan makes more")
+            for told in (order for order in orders if isinstance(order, ins.SendToStage)):
+                bench.driver.send(told.peer, Lane.PIPELINE, told.message)
+        if bench.control.phase is ins.RunPhase.DONE:
+            break
+    bench.news.ends += [StageEnded(name, StageOutcome()) for name in STAGES]
+    with pytest.raises(NodeLost, match="another plan makes more"):
+        bench.loop.run()
+    bench.writer.close()
+    assert any(isinstance(event, CheckpointRefusedEvent) for event in bench.events)
+    assert not bench.folder.has_checkpoint
+
+
 def test_a_whole_run_is_recorded_saved_and_can_be_resumed(tmp_path):
     bench = Bench(tmp_path, evaluate_every=60, stop={"samples": 120})
     stages = train(bench, states_for(bench.setups, bench.plan, bench.job, None))

@@ -14,8 +14,8 @@ from cluster_planner import Plan, load_plan, save_plan
 from ravnest.driver import planning_anew
 from ravnest.driver.instructions import Instruction
 from ravnest.driver.observe.place_events import PlannedAnewEvent
-from ravnest.driver.planning_anew import PlanningProcess, PlansAnew
-from ravnest.errors import RunFailed
+from ravnest.driver.planning_anew import NodesThere, PlanningProcess, PlansAnew
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.recovery import CONSIDER_EVERY_S, PlanWanted, Replacements
 from ravnest.recovery.placing import START_S
 from tests.support.local import setups_of, tiny_job
@@ -52,9 +52,9 @@ class Bench:
         self.replacements = Replacements(self.plan, start_s=30.0)
         self.anew = PlansAnew(self.process, questioned=False, now=lambda: self.now_s)  # type: ignore[arg-type]
         control: Any = SimpleNamespace(clusters=SimpleNamespace(leaving={}), begin_again=self.begin_again)
-        record: Any = SimpleNamespace(happened=self.events.append, notice=self.notices.append)
+        self.record: Any = SimpleNamespace(happened=self.events.append, notice=self.notices.append, refused=False)
         self.considers: Callable[[float, float], list[Instruction]] = self.anew.steer(
-            self.plan, self.replacements, control, record, self.alive
+            self.plan, self.replacements, control, self.record, self.alive
         )
 
     def begin_again(self, reason: str) -> list[Any]:
@@ -118,6 +118,60 @@ def test_a_plan_that_cannot_be_made_is_told_once_and_the_run_goes_on(bench: Benc
     bench.there = bench.there - {bench.plan.cluster("c0").stages[1].node}
     bench.turn()
     assert bench.notices[1:] == ["no other plan can be made: No space left on device"]
+
+
+def test_a_full_disk_ends_no_run_that_is_planned_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the plan is refused as all files are that users name, by InvalidInput."""
+
+    def full(plan: Plan, path: Path) -> None:
+        raise InvalidInput("cannot be written: No space left on device", path=str(path))
+
+    monkeypatch.setattr(planning_anew, "save_plan", full)
+    with PlanningProcess() as process:
+        bench.anew = PlansAnew(process, questioned=True, now=lambda: bench.now_s)
+        control: Any = SimpleNamespace(clusters=SimpleNamespace(leaving={}))
+        bench.considers = bench.anew.steer(bench.plan, bench.replacements, control, bench.record, bench.alive)
+        assert [bench.turn() for _ in range(3)] == [[]] * 3
+        assert not process.busy
+    [said] = bench.notices
+    assert said.endswith("cannot be written: No space left on device")
+
+
+def test_a_session_does_not_end_for_another_plan_while_the_disk_refuses_checkpoints(bench: Bench) -> None:
+    bench.turn()
+    bench.without_c0()
+    bench.turn()
+    rate = 100 * bench.plan.predicted.samples_per_s
+    bench.process.answer = SimpleNamespace(predicted=SimpleNamespace(samples_per_s=rate))  # type: ignore[assignment]
+    bench.process.done, bench.record.refused = True, True
+    assert [bench.turn() for _ in range(9)] == [[]] * 9
+    assert bench.anew.next_plan is None
+    bench.record.refused = False
+    assert bench.turn() == ["drain"]
+
+
+def test_nobody_waits_for_the_word_which_nodes_are_there(bench: Bench) -> None:
+    tasks, raises = list[Callable[[], None]](), list[Exception]()
+
+    def ask(plan: Plan) -> set[str]:
+        if raises:
+            raise raises.pop()
+        return set(plan.fleet.names)
+
+    there = NodesThere(ask, tasks.append)
+    for _ in range(3):
+        with pytest.raises(RunFailed, match="Ray has not said yet"):
+            there(bench.plan)
+    [task] = tasks
+    task()
+    assert there(bench.plan) == set(bench.plan.fleet.names)
+    raises.append(ConnectionError("no head"))
+    tasks[1]()
+    with pytest.raises(RunFailed, match="no head"):
+        there(bench.plan)
+    tasks[2]()
+    assert there(bench.plan) == set(bench.plan.fleet.names)
+    assert len(tasks) == 4
 
 
 def test_where_ray_cannot_be_asked_it_is_asked_again(bench: Bench) -> None:
