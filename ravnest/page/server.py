@@ -6,6 +6,7 @@ looked at once a second at most, by one thread, and only while somebody looks.
 """
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from ravnest.formatting import json_value
 from ravnest.page.access import Access
 from ravnest.page.guarded_app import guarded_app
 from ravnest.page.prometheus import CONTENT_TYPE, metrics_text
@@ -182,4 +184,7 @@ def listen(host: str, port: int, *, others: int = 20) -> socket.socket:
 
 
 def _dumped(found: dict[str, object]) -> str:
-    return msgspec.json.encode(found).decode()
+    try:
+        return msgspec.json.encode(found).decode()
+    except UnicodeEncodeError:  # a path whose name is no UTF-8
+        return json.dumps(json_value(found), allow_nan=False, separators=(",", ":"))

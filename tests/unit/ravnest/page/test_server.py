@@ -80,6 +80,15 @@ def test_everything_is_one_document() -> None:
     assert json.loads(text) == {"run": {"name": "r", "state": "running"}, "looks": 1, "curves": {"loss": {}}}
 
 
+def test_a_name_that_is_no_utf_8_is_shown_as_it_can_be() -> None:
+    """As that of a folder whose name is no text: Python holds such bytes as lone surrogates."""
+    named = Shown(run={"name": "caf\udce9", "state": "running"}, elsewhere=float("nan"))
+    status, _, text = asked(named, "/api/view", COOKIE)
+    assert status == 200
+    assert json.loads(text)["run"]["name"] == "caf\udce9"
+    assert json.loads(text)["elsewhere"] is None
+
+
 def test_all_links_can_be_asked_for() -> None:
     status, headers, text = asked(Shown(), "/api/links", COOKIE)
     assert (status, headers["content-type"]) == (200, "application/json")
