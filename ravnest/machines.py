@@ -67,7 +67,7 @@ def profile(
     from ravnest.profiling.profile import ProfileRequest, profile
 
     names = {} if known is None else {node.address: node.name for node in known.nodes if node.address}
-    asked = ProfileRequest(wanted, job_file, peers, seconds, seed)
+    asked = ProfileRequest(wanted, job_file, peers, seconds, seed, known)
     with agents_at(address, wanted, job_file, names, told_to(warn)) as agents:
         return profile(agents, asked, progress or ignore, part or ignore)
 

@@ -87,7 +87,7 @@ def _let_in(
 def _measured(session: RaySession, plan: Plan, found: Mapping[str, RayNode]) -> Fleet:
     job = job_from_mapping(plan.job, under="job.")
     places = {name: None if node.name == name else node.address for name, node in found.items()}
-    asked = ProfileRequest(job, Path(plan.job_file), PEERS, TRANSFER_S, plan.seed, plan.fleet.flops_per_byte)
+    asked = ProfileRequest(job, Path(plan.job_file), PEERS, TRANSFER_S, plan.seed, plan.fleet)
     with RayAgents(session, {}, places) as agents:
         measured = profile(agents, asked, _unheard)
     return addressed(measured.fleet, {name for name, at in places.items() if at is None})

@@ -5,7 +5,7 @@ decides the order (facts, speeds, links), the deadlines, and which devices of a 
 has any, else its processors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,8 +37,8 @@ class ProfileRequest:
     seconds: float
     """How long each transfer takes."""
     seed: int
-    flops_per_byte: float | None = None
-    """Of the fleet beside which the speeds are to stand; None: it is measured, too."""
+    beside: Fleet | None = None
+    """The fleet beside whose speeds, those of nodes that are not measured now, the measured ones are to stand."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def profile(
     step("capturing the job's model" if asked.job is not None else "preparing the default kind of work")
     work = _work(asked, min(each.available_bytes for each in facts.values()))
     speeds, unmeasured = _speeds(crew, facts, work, step)
-    traffic, speeds = with_traffic(work.kinds, speeds, asked.flops_per_byte)
+    traffic, speeds = with_traffic(work.kinds, speeds, known_traffic(asked.beside, speeds))
     links = LinksMeasured()
     if len(facts) > 1:
         links = measure_links(
@@ -144,6 +144,12 @@ def _speeds(
             else:
                 speeds[_node_name(name, device)] = answer
     return speeds, missing
+
+
+def known_traffic(beside: Fleet | None, measured: Collection[str]) -> float | None:
+    """Returns the `flops_per_byte` of the fleet beside, where it has nodes that were not `measured`: their speeds go
+    with it. None: it may be another one."""
+    return None if beside is None or set(beside.names) <= set(measured) else beside.flops_per_byte
 
 
 def with_traffic(

@@ -1,6 +1,7 @@
+from cluster_planner import Fleet, Node
 from ravnest.profiling.estimates import MeasuredFigure
 from ravnest.profiling.memory_traffic import UnitKind
-from ravnest.profiling.profile import with_traffic
+from ravnest.profiling.profile import known_traffic, with_traffic
 from ravnest.profiling.speed import Speed
 
 KINDS = (UnitKind(1, 1e9, 1e6), UnitKind(2, 1e6, 1e8))
@@ -25,3 +26,12 @@ def test_beside_other_machines_their_figure_counts() -> None:
     assert traffic == 0.0
     assert abs(speeds["a"].flops_per_s.value - 1.002e9 / 0.11025) < 1.0
     assert with_traffic(KINDS, {}) == (0.0, {})
+
+
+def test_the_figure_stays_while_the_speed_of_a_node_goes_with_it() -> None:
+    rates = {"up_bytes_per_s": 1e7, "down_bytes_per_s": 1e7}
+    nodes = [Node(name=name, flops_per_s=1e12, memory_bytes=10**10, **rates) for name in ("a", "b")]
+    known = Fleet(tuple(nodes), flops_per_byte=3.0)
+    assert known_traffic(known, ["a"]) == 3.0
+    assert known_traffic(known, ["a", "b", "c"]) is None
+    assert known_traffic(None, ["a"]) is None
