@@ -136,6 +136,8 @@ class _Sessions:
     """What the next session takes over of another driver's."""
     begun: bool = False
     """Whether the run has begun again."""
+    replanned: bool = False
+    """Whether it has made its plan itself."""
 
     def until_the_end(self) -> report.RunResult:
         """Train. Raises the error that ended the run."""
@@ -147,7 +149,7 @@ class _Sessions:
         how = self.how
         while True:
             with PlanningProcess() as planning:
-                anew = PlansAnew(planning, questioned=self.begun and self.plan_path is None)
+                anew = PlansAnew(planning, questioned=self.replanned)
                 prepared = self._prepared()
                 speed = 1.0 if how.imitate is None else how.imitate.speed
                 try:
@@ -203,7 +205,7 @@ class _Sessions:
         if found is not self.plan:
             who = ", ".join(sorted(self.left.liars))
             self._tell(f"{who} were shut out ({self.folder.shut_out}): the run goes on by a plan without them")
-            self.plan, self.plan_path = found, None
+            self.plan, self.plan_path, self.replanned = found, None, True
 
     def _begin_again(self, prepared: Prepared, error: RavnestError, better: Plan | None) -> None:
         """Let the next session begin again after the loss of all clusters, or for a `better` plan. Raises the `error`
@@ -221,7 +223,9 @@ class _Sessions:
         if anew is None:
             advice = _advice(prepared, self.how.address, encrypt=self.how.encrypt, trained=self.watched.training)
             raise _failure(error, prepared.folder.ray_log, advice) from error
-        self.plan, self.plan_path = anew.plan, (self.plan_path if anew.plan is last and better is None else None)
+        if better is not None or anew.plan is not last:
+            self.plan_path, self.replanned = None, True
+        self.plan = anew.plan
         self.resume, self.other_data, self.taking, self.begun = anew.resumes, anew.resumes, None, True
 
     def _with_comers(self, plan: Plan) -> Plan:

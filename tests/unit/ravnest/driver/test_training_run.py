@@ -17,7 +17,7 @@ from ravnest.driver.imitation import Imitation
 from ravnest.driver.node_requests import NodeRequest, RunRequest, put_request
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import read_metrics
-from ravnest.driver.planning_anew import PlansAnew
+from ravnest.driver.planning_anew import PlanningProcess, PlansAnew
 from ravnest.driver.preparation import writer_opener
 from ravnest.driver.run_store import TakenOver
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, RunFailed, WrongMessage
@@ -287,6 +287,29 @@ def test_a_session_that_has_ended_for_a_better_plan_is_followed_by_one_by_that_p
     assert sessions.resumed == [False, True]
     assert [event.planned_anew for event in restarted(observer)] == [True]
     assert load_plan(folder.plan).clusters == better.clusters
+
+
+def test_the_plan_of_a_user_is_not_questioned_because_its_run_has_begun_again(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    """Also where it was made in Python, and was read from no file."""
+    sessions, asked = Sessions(monkeypatch, plan, job, folder, [30.0, 40.0]), list[bool]()
+    better = plan_for(plan, sessions.alive - {plan.clusters[0].stages[0].node})
+
+    def plans_anew(process: PlanningProcess, *, questioned: bool) -> PlansAnew:
+        asked.append(questioned)
+        return PlansAnew(process, questioned=questioned)
+
+    def train(*args: object, anew: PlansAnew, **how: Any) -> Any:
+        anew.next_plan = better if len(asked) == 2 else None
+        return sessions.train(*args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(driver, "PlansAnew", plans_anew)
+    monkeypatch.setattr(driver, "train", train)
+    checkpoint(folder, plan, job)
+    driver.run(plan, out_dir=folder.path, resume=True, observer=Recorded())
+    assert sessions.plans == [plan, plan, better]
+    assert asked == [False, False, True]
 
 
 def test_a_run_whose_nodes_are_gone_goes_on_by_a_plan_for_the_others(
