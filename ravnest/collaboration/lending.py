@@ -158,7 +158,8 @@ class LentVisit:
     def __init__(self, lender: Lender, lines: Lines, line: int) -> None:
         self._lender, self._lines, self._line = lender, lines, line
         self._files: dict[str, bytes] = {}
-        self._stage: LentStage | None = None
+        self.stage: LentStage | None = None
+        """What this machine holds; None until the volunteer's program has said what."""
         self._said: StageMessage | None = None
         self._targets: dict[int, Target] = {}
         self._work: deque[tuple[ForwardMessage | BackwardMessage, tuple[Tensor, ...]]] = deque()
@@ -199,17 +200,17 @@ class LentVisit:
         if isinstance(message, ThanksMessage):
             self.ended = self.thanked = True
             return
-        if isinstance(message, CodeMessage) and self._stage is None:
+        if isinstance(message, CodeMessage) and self.stage is None:
             require_safe(message.path)
             self._files[message.path] = message.data
             if len(self._files) > MOST_CODE_FILES:
                 raise InvalidInput(f"the volunteer sends more than {MOST_CODE_FILES} files")
             return
-        if isinstance(message, StageMessage) and self._stage is None:
-            self._stage, self._said = self._lender.stage(self._files, message, tensors), message
+        if isinstance(message, StageMessage) and self.stage is None:
+            self.stage, self._said = self._lender.stage(self._files, message, tensors), message
             self._lines.send(self._line, ReadyMessage())
             return
-        stage, said = self._stage, self._said
+        stage, said = self.stage, self._said
         if stage is None or said is None:
             raise InvalidInput(f"{type(message).__name__} before there is a stage")
         match message:
@@ -257,7 +258,7 @@ class LentVisit:
 
     def _compute(self) -> None:
         """One forward or backward: backwards first, in their order. The last stage makes both at once."""
-        stage = self._stage
+        stage = self.stage
         assert stage is not None
         place = next((at for at, (one, _) in enumerate(self._work) if isinstance(one, BackwardMessage)), 0)
         message, tensors = self._work[place]

@@ -150,6 +150,11 @@ class LentStage:
             self._made.pop(earlier, None)
             self._alive.pop(earlier, None)
 
+    @property
+    def under_way(self) -> int:
+        """Micro-batches whose backward has not come."""
+        return len(self._alive)
+
     def drop_turns(self) -> None:
         """Forget all micro-batches under way."""
         self._made.clear()

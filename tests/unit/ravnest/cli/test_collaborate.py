@@ -1,7 +1,7 @@
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import TimeoutExpired
 from types import SimpleNamespace
 
 import pytest
@@ -152,7 +152,7 @@ def test_this_machines_own_stage_is_held_by_a_process_that_ends_with_the_command
         def wait(self, timeout_s: float | None = None) -> None:
             ends.append("wait")
             if timeout_s is not None:
-                raise subprocess.TimeoutExpired("lend", timeout_s)
+                raise TimeoutExpired("lend", timeout_s)
 
         def kill(self) -> None:
             ends.append("kill")
@@ -165,7 +165,7 @@ def test_this_machines_own_stage_is_held_by_a_process_that_ends_with_the_command
             assert stop()  # --minutes are over at once
             self.make(Path("no-such-job.yaml"), {}, "ada")
 
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr("subprocess.Popen", Process)
     monkeypatch.setattr(volunteer, "Volunteer", Joins)
     words = [*invited, "--threads", "1", "--minutes", "0"]
     assert isinstance(CliRunner().invoke(app, words).exception, InvalidInput)

@@ -88,7 +88,7 @@ class World:
 
     def stage(self, place: int) -> LentStage:
         """What holds that stage."""
-        stage = self.net.visits[self.lines[place]][0]._stage
+        stage = self.net.visits[self.lines[place]][0].stage
         assert stage is not None
         return stage
 
@@ -175,7 +175,7 @@ def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, mon
     with pytest.raises(NotFinite):
         world.staged.compute(0)
     world.net.take(0.0)
-    assert not world.stage(0)._alive  # no backward of it comes
+    assert world.stage(0).under_way == 0, "no backward of it comes"
     world.load()
     one, other = world.gives(range(1, 2))
     assert close(one[0], other[0])
