@@ -73,6 +73,8 @@ def _as_in_a_new_process(folder: Path) -> Iterator[None]:
     imported = {name: sys.modules.pop(name) for name in names & sys.modules.keys()}
     threads = torch.get_num_threads()
     with mock.patch.dict(os.environ, environment()), contextlib.chdir(folder):
+        # Other tests of this process may have imported jobs from their folders, which stay on the path.
+        sys.path[:] = [each for each in path if not any((Path(each) / f"{name}.py").exists() for name in names)]
         try:
             yield
         finally:
