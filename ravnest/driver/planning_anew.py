@@ -186,6 +186,9 @@ class PlansAnew:
         """Return what considers the matter at each turn of the loop while the run trains: a function of the time and
         the rest of the run, in seconds. `plan`: that of the session. `alive`: the nodes of a plan that are there."""
 
+        with suppress(RavnestError):
+            alive(replacements.plan)  # asked now, it is known when training begins
+
         def turn(now_s: float, rest_s: float) -> list[Instruction]:
             if self._planning is None:
                 began_in_s = max(START_S, self._now() - self._began_s)
