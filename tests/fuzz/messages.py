@@ -6,10 +6,12 @@ MessagePack still (documents.py).
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 
 import msgspec
 import torch
 
+from ravnest.collaboration import lent_messages as lent
 from ravnest.collaboration import messages as collaboration
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import Form, pieces
@@ -56,6 +58,7 @@ def _sealed(message: Message, *tensors: torch.Tensor, envelope: Envelope | None 
 
 _ENVELOPE = Envelope(stage.codec(), TOKEN, MOST_BYTES)
 _COLLABORATION = Envelope(collaboration.COLLABORATION, TOKEN, MOST_BYTES)
+_LENT = Envelope(lent.LENT, TOKEN, MOST_BYTES)
 _EXPERTS = Envelope(experts.codec(), TOKEN, MOST_BYTES)
 
 _FORMS = [Form("gradients", torch.float32, 300, "int8"), Form("statistics", torch.float32, 2)]
@@ -100,6 +103,28 @@ def _one_after_another(said: Iterable[tuple[Message, tuple[torch.Tensor, ...]]],
 def _contributions() -> list[bytes]:
     vectors = [(form, torch.linspace(-1, 1, form.elements)) for form in _FORMS]
     return [_one_after_another(pieces("contribution", 3, 8, vectors, 8.0), _COLLABORATION)]
+
+
+def _answered(data: bytes) -> object:
+    """What a lent machine may send that was asked for two vectors. What is taken is one of them."""
+    answers, likes = lent.Answers(), [torch.zeros(300), torch.zeros(2, dtype=torch.int64)]
+    for number, like in enumerate(likes):
+        answers.ask("weight", f"w{number}", like, number)
+    for message, tensors in _messages(data, _LENT):
+        if isinstance(message, lent.VectorMessage) and (whole := answers.take(message, tensors)) is not None:
+            like = likes[whole[0]]
+            if (whole[1].shape, whole[1].dtype) != (like.shape, like.dtype):
+                raise AssertionError(f"{whole[1]} as the weight that was asked for")
+    return None
+
+
+def _answers() -> list[bytes]:
+    vectors = [torch.linspace(-1, 1, 300), torch.arange(2)]
+    said: list[tuple[Message, tuple[torch.Tensor, ...]]] = [
+        (lent.VectorMessage(what="weight", name=f"w{at}", start=0, elements=len(one), key=""), (one,))
+        for at, one in enumerate(vectors)
+    ]
+    return [_one_after_another(said, _LENT), _one_after_another(said[:1], _LENT)]
 
 
 def _asked(data: bytes) -> object:
@@ -202,11 +227,10 @@ def _same_again(codec: Codec) -> Callable[[bytes], object]:
 _WHERE = control.MemberAddress("127.0.0.1", 4000, 4001)
 
 
-_TOGETHER = [
-    kind
-    for kind in vars(collaboration).values()
-    if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
-]
+def _kinds_of(module: ModuleType) -> list[type[Message]]:
+    """The kinds of messages that a module has."""
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Message)]
+    return [kind for kind in kinds if kind is not Message]
 
 
 def _told_the_owner(data: bytes) -> None:
@@ -248,7 +272,9 @@ def message_targets() -> Mapping[str, Target]:
             lambda data: Head.unpacked(memoryview(data)), (InvalidMessage,), [Head(1, 2, 1, [3], [4, 5]).packed()]
         ),
         "line": Target(lambda data: parts_of(memoryview(data)), (InvalidMessage,), [b"\0\1\0\0\0\2ab"]),
-        "collaboration_fields": _fields(_TOGETHER, _same_again(collaboration.COLLABORATION)),
+        "collaboration_fields": _fields(_kinds_of(collaboration), _same_again(collaboration.COLLABORATION)),
+        "lent_fields": _fields(_kinds_of(lent), _same_again(lent.LENT)),
+        "lent_answers": Target(_answered, (InvalidMessage, InvalidInput), _answers()),
         "contribution": Target(_contribution, (InvalidMessage, InvalidInput), _contributions(), slowness=5),
         "experts_request": Target(_asked, (InvalidMessage,), _asks(), slowness=20),
         "experts_fields": _fields(experts.CODEC_KINDS, _same_again(experts.codec())),

@@ -150,6 +150,16 @@ def test_a_session_does_not_end_for_another_plan_while_the_disk_refuses_checkpoi
     assert bench.turn() == ["drain"]
 
 
+def test_which_nodes_are_there_is_asked_when_a_session_begins(bench: Bench) -> None:
+    """Who is gone by the first turn is said to be gone."""
+    tasks = list[Callable[[], None]]()
+    unused: Any = None
+    bench.anew.steer(
+        bench.plan, bench.replacements, unused, unused, NodesThere(lambda plan: set(plan.fleet.names), tasks.append)
+    )
+    assert len(tasks) == 1
+
+
 def test_nobody_waits_for_the_word_which_nodes_are_there(bench: Bench) -> None:
     tasks, raises = list[Callable[[], None]](), list[Exception]()
 
