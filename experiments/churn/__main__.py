@@ -4,7 +4,17 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from experiments.churn import faults_a_minute, injected_faults, joins, notices, rehearsed_faults, traces, warm_spares
+from experiments.churn import (
+    faults_a_minute,
+    injected_faults,
+    joins,
+    notices,
+    optimizer_states,
+    rehearsed_faults,
+    rehearsed_traces,
+    traces,
+    warm_spares,
+)
 from experiments.churn.faulted.judging import WANTED
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
@@ -18,10 +28,13 @@ INTRO = (
 PARTS: Mapping[str, Callable[..., Part]] = {
     "goodput": faults_a_minute.measure,
     "rehearsed": rehearsed_faults.measure,
+    "rehearsed_trace": partial(rehearsed_traces.measure, 2),
+    "rehearsed_alone": partial(rehearsed_traces.measure, 1),
     "joins": joins.measure,
     "notices": notices.measure,
     "faults": injected_faults.measure,
     "warm": warm_spares.measure,
+    "optimizer_states": optimizer_states.measure,
     "g4dn_fast": partial(traces.rented_part, "g4dn", 10.0),
     "p3_fast": partial(traces.rented_part, "p3", 10.0),
     "g4dn": partial(traces.rented_part, "g4dn", 1.0),
