@@ -46,7 +46,8 @@ TARGET = 0.90
 TRACE, SPEED, FROM_S, SECONDS = "preemptions_g4dn.csv", 10.0, 168.0, 1200.0
 """The file, how many times as fast it is acted out, and from when on and for how long, at that speed: up to 17 nodes
 are there at a time, and 2 at the least."""
-QUICK_S, QUICK_NODES = 90.0, 5
+QUICK_FROM_S, QUICK_S, QUICK_NODES = 1224.0, 75.0, 6
+"""Four nodes are there, and two come."""
 NOTICED_S = 20.0
 WHOLE_FORWARD_S = 0.3
 """What a node takes for the whole model's forward of one micro-batch, and twice that for its backward."""
@@ -72,8 +73,8 @@ JOB = {
 
 def measure(hold: int, *, quick: bool) -> Part:
     """One rehearsal where at least `hold` nodes hold the model, or with `quick` ninety seconds of it on a few nodes."""
-    lines = cut_out(HERE / TRACE, SPEED, FROM_S, QUICK_S if quick else SECONDS, QUICK_NODES if quick else None)
-    seconds = QUICK_S if quick else SECONDS
+    from_s, seconds, most = (QUICK_FROM_S, QUICK_S, QUICK_NODES) if quick else (FROM_S, SECONDS, None)
+    lines = cut_out(HERE / TRACE, SPEED, from_s, seconds, most)
     with tempfile.TemporaryDirectory(prefix="rehearsed-trace") as where:
         folder = Path(where)
         (folder / "trace.csv").write_text("".join(f"{at_ms:.0f},{kind},{node}\n" for at_ms, kind, node in lines))
@@ -84,24 +85,27 @@ def measure(hold: int, *, quick: bool) -> Part:
         ideal = alike_planner()
         best = best_rates(plan, scenario.trace, seconds, ideal)
         known = knowable_rates(plan, scenario.trace, seconds, ideal, scenario.restart_s)
-        simulated = simulate(plan, scenario, seconds=seconds, planner=alike_planner())
+        virtual = simulate(plan, scenario, seconds=seconds, planner=alike_planner())
         _rehearse(folder, seconds)
         told = read_metrics(folder / "r" / "metrics.jsonl")
         summary = json.loads((folder / "r" / "summary.json").read_text())
-    share = int(summary["samples"]) / samples_of(best, seconds)
+    samples, trained_s = int(summary["samples"]), max(seconds, float(summary["seconds"]))  # with its last round
+    could, knowable = samples_of(best, trained_s), samples_of(known, trained_s)
+    share = samples / could
+    simulated = virtual.goodput_per_s * virtual.end_s / samples_of(best, max(seconds, virtual.end_s))
     name = "rehearsed_trace" if hold > 1 else "rehearsed_alone"
     needs = f"{hold} nodes" if hold > 1 else "one node"
     again = sorted(float(str(one["seconds"])) for one in told if one["kind"] == "replaced")
     rows = [
         ("nodes there: mean, fewest, most", _present(best, seconds)),
         ("changes: moments, nodes gone, nodes come", _changed(scenario.trace, seconds)),
-        ("best plan at each moment, samples", round(samples_of(best, seconds))),
-        ("knowable, of the best plan", f"{samples_of(known, seconds) / samples_of(best, seconds):.1%}"),
-        ("rehearsed, samples in the anchor at the end", int(summary["samples"])),
+        ("best plan at each moment, samples", round(could)),
+        ("knowable, of the best plan", f"{knowable / could:.1%}"),
+        ("rehearsed, samples in the anchor at the end", samples),
         ("rehearsed, of the best plan", f"{share:.1%}"),
-        ("rehearsed, of the knowable", f"{int(summary['samples']) / samples_of(known, seconds):.1%}"),
-        ("simulated, of the best plan", f"{simulated.goodput_per_s * simulated.end_s / samples_of(best, seconds):.1%}"),
-        ("seconds of training, with the last round", round(float(summary["seconds"]), 1)),
+        ("rehearsed, of the knowable", f"{samples / knowable:.1%}"),
+        ("simulated, of the best plan", f"{simulated:.1%}"),
+        ("seconds of training, with the last round", round(trained_s, 1)),
         ("clusters lost", sum(one["kind"] == "lost" for one in told)),
         ("samples lost with them", sum(int(str(one["samples"])) for one in told if one["kind"] == "lost")),
         ("clusters of nodes that came", sum(one["kind"] == "replaced" and bool(one.get("new")) for one in told)),
@@ -122,7 +126,7 @@ def measure(hold: int, *, quick: bool) -> Part:
                 None if quick else share >= TARGET,
             )
         ],
-        tables=[Table(f"{TRACE} at {SPEED:g} times its speed, from {FROM_S:g} s on", ("", "value"), rows)],
+        tables=[Table(f"{TRACE} at {SPEED:g} times its speed, from {from_s:g} s on", ("", "value"), rows)],
         panels=[_panel(name.replace("_", " "), best, told, seconds)],
         notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
     )
