@@ -34,7 +34,7 @@ from cluster_planner import (
 )
 from experiments.churn.baseline import Rates, best_rates, knowable_rates, samples_of
 from experiments.churn.fleets import HERE, alike_planner
-from experiments.harness.report import ROOT, Claim, Panel, Part, Series, Table
+from experiments.harness.report import ROOT, Cell, Claim, Panel, Part, Series, Table
 from ravnest.driver.observe.metrics_file import read_metrics
 from ravnest.job.config import load_job
 from ravnest.job.materials import capture_job, load_data
@@ -72,7 +72,7 @@ JOB = {
 
 
 def measure(hold: int, *, quick: bool) -> Part:
-    """One rehearsal where at least `hold` nodes hold the model, or with `quick` ninety seconds of it on a few nodes."""
+    """One rehearsal where at least `hold` nodes hold the model, or with `quick` a minute of it on a few nodes."""
     from_s, seconds, most = (QUICK_FROM_S, QUICK_S, QUICK_NODES) if quick else (FROM_S, SECONDS, None)
     lines = cut_out(HERE / TRACE, SPEED, from_s, seconds, most)
     with tempfile.TemporaryDirectory(prefix="rehearsed-trace") as where:
@@ -96,7 +96,7 @@ def measure(hold: int, *, quick: bool) -> Part:
     name = "rehearsed_trace" if hold > 1 else "rehearsed_alone"
     needs = f"{hold} nodes" if hold > 1 else "one node"
     again = sorted(float(str(one["seconds"])) for one in told if one["kind"] == "replaced")
-    rows = [
+    rows: list[tuple[str, Cell]] = [
         ("nodes there: mean, fewest, most", _present(best, seconds)),
         ("changes: moments, nodes gone, nodes come", _changed(scenario.trace, seconds)),
         ("best plan at each moment, samples", round(could)),
