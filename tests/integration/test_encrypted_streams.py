@@ -227,6 +227,20 @@ def test_a_rendezvous_that_ends_ends_its_streams(listener):
     waiting.close()
 
 
+@pytest.mark.parametrize("closes_first", ["stream", "listener"])
+def test_what_was_written_before_the_listener_ends_arrives(listener, closes_first):
+    here = stream(listener)
+    here.settimeout(DEADLINE_S)
+    there, _ = accept(listener)
+    there.sendall(b"the last word" * 1000)
+    if closes_first == "stream":
+        there.close()
+    listener.close()
+    assert read(here, 1 << 30) == b"the last word" * 1000
+    there.close()
+    here.close()
+
+
 def test_a_listener_may_start_later():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

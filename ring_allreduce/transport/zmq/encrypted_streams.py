@@ -182,7 +182,10 @@ class EncryptedListener:
         raise OSError("the listener has ended")
 
     def close(self) -> None:
-        """End all streams, and leave no thread behind. A second call has no effect."""
+        """Send what was written, for at most LINGER_S, end all streams, and leave no thread behind.
+
+        A second call has no effect.
+        """
         self._stop_writer.close()
         self._thread.join(CLOSE_S)
         self._knock_reader.close()
@@ -198,8 +201,7 @@ class EncryptedListener:
                 self._turn(ready)
                 self._lobby.give_back(time.monotonic())
         finally:  # however it ends, nobody waits on a stream that is served no more
-            for identity in list(self._streams):
-                self._end(identity)
+            self._say_last()
             with contextlib.suppress(queue.Empty):  # accept() may take the last one at any moment
                 while True:
                     self._arrived.get_nowait()[0].close()
@@ -207,9 +209,19 @@ class EncryptedListener:
             self._stop_reader.close()
             self._see_lost()  # disabling waits for ZeroMQ, which waits where it has too much news to tell
             self._router.disable_monitor()
-            self._router.close(linger=0)
+            self._router.close(linger=math.ceil(1000 * LINGER_S))
             self._doorkeeper.stop()
-            self._context.destroy(linger=0)
+            self._context.destroy(linger=0)  # waits until the last bytes have left, for at most the router's linger
+
+    def _say_last(self) -> None:
+        """Pass on what the users of all streams have written before the end, and end them."""
+        for identity, stream in list(self._streams.items()):
+            stream.setblocking(False)  # once nothing is left there, its end is said
+            for _ in range(MOST_PIECES):
+                if identity not in self._streams:
+                    break
+                self._say(identity, stream)
+            self._end(identity)
 
     def _turn(self, ready: Container[object]) -> None:
         for identity, stream in list(self._streams.items()):
