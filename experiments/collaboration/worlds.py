@@ -14,7 +14,7 @@ import time
 from statistics import median
 
 from experiments.harness.report import Claim, Panel, Part, Series, Table
-from ravnest.collaboration.averaging_plan import best_plan, paper_bound, relaxed_bound, shares_for
+from ravnest.collaboration.averaging_plan import best_plan, paper_bound, plan_for, relaxed_bound
 from ravnest.collaboration.fixed_ways import fixed_ways
 from ravnest.collaboration.links import Collaboration, PeerLinks
 
@@ -173,13 +173,13 @@ def _to_ring(rates: dict[str, float]) -> float:
 
 def _rates(given: Collaboration) -> dict[str, float]:
     computing = [place for place, peer in enumerate(given.peers) if peer.samples_per_s > 0]
-    ours = shares_for(given, computing).averages_per_s
+    ours = plan_for(given, computing).averages_per_s
     return {"ours": ours, "paper": paper_bound(given, computing), **fixed_ways(given)}
 
 
 def _shares_in_words(given: Collaboration) -> str:
     computing = [place for place, peer in enumerate(given.peers) if peer.samples_per_s > 0]
-    shares = shares_for(given, computing).shares
+    shares = plan_for(given, computing).shares
     named = zip(given.peers, shares, strict=True)
     return ", ".join(f"{peer.name} {share:.0%}" for peer, share in named if share > 0.005)
 

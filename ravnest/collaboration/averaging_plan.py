@@ -17,6 +17,10 @@ solution is a division of the vector that peers can carry out. The program above
 twice, at places from which different peers fetch it. `paper_bound` solves that one, as the bound of any plan with the
 same c; `relaxed_bound` lets c_i be any number in [0, 1], so that no choice of c is better.
 
+**A ring.** Both programs let gradients travel whole, and add up where they are aggregated. A ring hands on sums, and
+needs no more than two partners for each peer. Where slow and blocked pairs leave no better shares, it is faster; then a
+plan is a ring.
+
 **Who computes.** With one more peer that computes, samples come faster and averages do not. Along a fixed order of
 peers the best number is where the two rates cross, which bisection finds. Several orders are tried, and the best plan
 is improved by single changes until none helps.
@@ -32,11 +36,12 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from ravnest.collaboration.fixed_ways import ring_bound, ring_order, ring_rate
 from ravnest.collaboration.links import Collaboration
 from ravnest.errors import RavnestError
 
 LEAST_GAIN = 1e-4
-"""A change of who computes has to gain at least this part of the steps."""
+"""A change of who computes has to gain at least this part of the steps, and a ring this part of the averages."""
 
 MOST_CHANGES = 24
 """Programs that are solved, at most, to improve the best of the orders by single changes."""
@@ -52,11 +57,13 @@ class AveragingPlan:
 
     computes: tuple[bool, ...]
     shares: tuple[float, ...]
-    """The part of the vector that each peer aggregates; sum 1."""
+    """The part of the vector that each peer aggregates; sum 1. Where a ring is faster, of equal blocks on it."""
     averages_per_s: float
     """Averagings per second while nothing but the links limits them; infinite where nothing has to travel."""
     steps_per_s: float
     """The lower of that and of the batches that those who compute fill per second."""
+    ring: tuple[int, ...] = ()
+    """The order (places) of a ring that is faster than any shares; empty where shares are."""
 
 
 def best_plan(given: Collaboration) -> AveragingPlan:
@@ -68,7 +75,7 @@ def best_plan(given: Collaboration) -> AveragingPlan:
     best = shares_for(given, ())
     for order in _orders(given, able):
         best = max(best, _best_prefix(given, order), key=_worth)
-    return _improved(given, able, best)
+    return max(_or_ring(given, _improved(given, able, best)), plan_for(given, able), key=_worth)
 
 
 def shares_for(given: Collaboration, computing: Iterable[int]) -> AveragingPlan:
@@ -91,14 +98,35 @@ def shares_for(given: Collaboration, computing: Iterable[int]) -> AveragingPlan:
     return AveragingPlan(tuple(computes), tuple(shares), averages, min(averages, samples / given.target_batch))
 
 
+def plan_for(given: Collaboration, computing: Iterable[int]) -> AveragingPlan:
+    """Return the plan of shares_for, or a ring where that is faster. Raises ProgramFailed."""
+    return _or_ring(given, shares_for(given, computing))
+
+
+def _or_ring(given: Collaboration, plan: AveragingPlan) -> AveragingPlan:
+    """The plan, or a ring of the same peers where that gains LEAST_GAIN."""
+    members = [place for place, peer in enumerate(given.peers) if plan.computes[place] or peer.keeps_state]
+    least = plan.averages_per_s * (1 + LEAST_GAIN)
+    if not any(plan.computes) or len(members) < 2 or ring_bound(given, members) <= least:
+        return plan
+    order = ring_order(given, members)
+    averages = ring_rate(given, order)
+    if averages <= least:
+        return plan
+    samples = sum(peer.samples_per_s for peer, does in zip(given.peers, plan.computes, strict=True) if does)
+    shares = tuple(1 / len(order) if place in order else 0.0 for place in range(len(given.peers)))
+    steps = min(averages, samples / given.target_batch)
+    return AveragingPlan(plan.computes, shares, averages, steps, tuple(order))
+
+
 def paper_bound(given: Collaboration, computing: Iterable[int]) -> float:
-    """Return the averages per second of the paper's whole program where these peers compute: no plan exceeds it."""
+    """Return the averages per second of the paper's whole program where these peers compute: no shares exceed it."""
     chosen = set(computing)
     return _whole_program(given, [place in chosen for place in range(len(given.peers))])
 
 
 def relaxed_bound(given: Collaboration) -> float:
-    """Return steps per second that no choice of who computes exceeds: the paper's whole program with 0 ≤ c_i ≤ 1."""
+    """Return steps per second that no shares exceed, whoever computes: the paper's whole program with 0 ≤ c_i ≤ 1."""
     return _whole_program(given, None)
 
 

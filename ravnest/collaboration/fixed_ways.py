@@ -38,17 +38,37 @@ def fixed_ways(given: Collaboration) -> dict[str, float]:
 
 def ring(given: Collaboration, members: Sequence[int]) -> float:
     """Averages per second of a ring with equal blocks, in the fastest order that was found."""
-    count = len(members)
+    return ring_rate(given, ring_order(given, members))
 
-    def slowest(order: Sequence[int]) -> float:
-        return min(given.pair_limit(one, other) for one, other in zip(order, [*order[1:], order[0]], strict=True))
 
-    if count <= EXACT_ORDERS:
-        first, *rest = members
-        best = max(slowest((first, *order)) for order in itertools.permutations(rest))
-    else:
-        best = slowest(_exchanged(given, list(members)))
-    return best * count / (2 * (count - 1)) / given.vector_bytes
+def ring_order(given: Collaboration, members: Sequence[int]) -> list[int]:
+    """The fastest order of a ring of two members or more that was found."""
+    if len(members) > EXACT_ORDERS:
+        return _exchanged(given, list(members))
+    first, *rest = members
+    orders = ([first, *order] for order in itertools.permutations(rest))
+    return max(orders, key=lambda order: ring_rate(given, order))
+
+
+def ring_rate(given: Collaboration, order: Sequence[int]) -> float:
+    """Averages per second of a ring with equal blocks in this order."""
+    hops = zip(order, [*order[1:], order[0]], strict=True)
+    return _of_hops(min(given.pair_limit(one, other) for one, other in hops), given, len(order))
+
+
+def ring_bound(given: Collaboration, members: Sequence[int]) -> float:
+    """Averages per second that no order of these members exceeds: each has one hop in and one hop out."""
+    best = math.inf
+    for place in members:
+        others = [other for other in members if other != place]
+        best = min(best, max(given.pair_limit(place, other) for other in others))
+        best = min(best, max(given.pair_limit(other, place) for other in others))
+    return _of_hops(best, given, len(members))
+
+
+def _of_hops(slowest: float, given: Collaboration, count: int) -> float:
+    """Averages per second of a ring: each hop carries 2 (n − 1)/n of the vector."""
+    return slowest * count / (2 * (count - 1)) / given.vector_bytes
 
 
 def one_server(given: Collaboration, members: Sequence[int]) -> float:

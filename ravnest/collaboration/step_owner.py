@@ -317,7 +317,7 @@ class StepOwner:
         self._awaited = {peer for peer, samples in stops.items() if samples}
         self._opened_s = now_s
         if at_commit:
-            stops |= self._trials()
+            stops |= self._trials(stops)
         for peer, report in self._reports.items():
             if not self._is_asked(peer, now_s):
                 least = min(stops.get(peer, report.samples), self.target_batch)
@@ -338,12 +338,13 @@ class StepOwner:
         full_s = full_at_s(fresh, self.target_batch, now_s, 1.01 * self.target_batch / sum(rates.values()))
         return {} if full_s is None else quotas(fresh, self.target_batch, full_s)
 
-    def _trials(self) -> dict[str, int]:
-        """A micro-batch for who is doubted and for who has no rate yet, for which nobody waits.
+    def _trials(self, stops: Mapping[str, int]) -> dict[str, int]:
+        """A micro-batch for who is doubted, has no rate yet, or is asked for nothing; nobody waits for it.
 
-        They would never compute where each step is opened before it begins. Only as many at a time as fit MOST_OVER.
+        They would never compute where each step is opened before it begins, and who was slow once would stay so. Only
+        as many at a time as fit MOST_OVER.
         """
-        tried = sorted(peer for peer, one in self._last.items() if self._doubted[peer] or not one.samples_per_s)
+        tried = sorted(peer for peer in self._last if self._doubted[peer] or not stops.get(peer))
         turn = self.step % max(1, len(tried))
         room, trials = MOST_OVER * self.target_batch, dict[str, int]()
         for peer in tried[turn:] + tried[:turn]:

@@ -62,7 +62,8 @@ OFF = 0.02
 though never twice in LEAST_REPORT_S."""
 
 SMOOTHED = 0.3
-"""How much the last micro-batch counts in the rate that is reported."""
+"""How much the last micro-batch counts in the rate that is reported. The first one, in which libraries and data warm
+up, counts until the second one is made."""
 
 MOST_NOT_FINITE = 20
 """So many micro-batches in a row that are not finite are no accident: training has diverged."""
@@ -108,6 +109,7 @@ class Visit:
         self._reported: Report | None = None
         self._asks = True  # its first rate has not been answered yet
         self._seconds = 0.0  # of one micro-batch with all that is done beside it, smoothed
+        self._timed = 0  # so many micro-batches
         self._made_s: float | None = None
         self._micro_batch = 1
         self._losses: list[tuple[float, int]] = []
@@ -302,7 +304,8 @@ class Visit:
         # Times are smoothed, not rates: the mean of rates is too fast where some micro-batches take long.
         self._made_s = self._now()
         seconds = self._made_s - began_s
-        self._seconds = seconds if not self._seconds else (1 - SMOOTHED) * self._seconds + SMOOTHED * seconds
+        self._timed += 1
+        self._seconds = seconds if self._timed <= 2 else (1 - SMOOTHED) * self._seconds + SMOOTHED * seconds
         self._handle(MicroBatchMade(weights, made.samples))
         if self._asks:  # the backbone learns how fast it is before it computes on: the batch may be full soon
             self._asks = False

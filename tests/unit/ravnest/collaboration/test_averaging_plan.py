@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from ravnest.collaboration.averaging_plan import best_plan, paper_bound, relaxed_bound, shares_for
+from ravnest.collaboration.averaging_plan import best_plan, paper_bound, plan_for, relaxed_bound, shares_for
 from ravnest.collaboration.fixed_ways import fixed_ways
 from ravnest.collaboration.links import Collaboration, PeerLinks
 
@@ -55,6 +55,21 @@ def test_one_peer_by_itself_sends_nothing() -> None:
     assert plan.steps_per_s == 2.0
 
 
+def test_peers_of_whom_nobody_reaches_all_the_others_make_a_ring() -> None:
+    apart = {(f"p{one}", f"p{other}"): 0.0 for one, other in ((0, 2), (2, 0), (1, 3), (3, 1))}
+    given = Collaboration(even(4), 100.0, 1.0, apart)
+    assert shares_for(given, range(4)).averages_per_s == 0.0
+    plan = plan_for(given, range(4))
+    assert sorted(plan.ring) == [0, 1, 2, 3]
+    assert {abs(one - other) for one, other in zip(plan.ring, [*plan.ring[1:], plan.ring[0]], strict=True)} == {1, 3}
+    assert plan.averages_per_s == pytest.approx(4 / 6)
+    assert plan.shares == pytest.approx([0.25] * 4)
+
+
+def test_equal_peers_need_no_ring() -> None:
+    assert plan_for(Collaboration(even(4), 100.0, 1.0), range(4)).ring == ()
+
+
 def test_nobody_who_computes_makes_no_step() -> None:
     assert best_plan(Collaboration((PeerLinks("helper", 1.0, 1.0, 0.0),), 1.0, 1.0)).steps_per_s == 0.0
 
@@ -72,7 +87,7 @@ def test_no_plan_exceeds_its_bounds_or_loses_to_a_fixed_way(seed: int) -> None:
     given = Collaboration(peers, 100.0, draw.uniform(1, 500), pairs)
     plan = best_plan(given)
     assert math.fsum(plan.shares) == pytest.approx(1.0)
-    assert plan.steps_per_s <= relaxed_bound(given) * (1 + 1e-6)
+    assert plan.ring or plan.steps_per_s <= relaxed_bound(given) * (1 + 1e-6)
     everyone = [place for place, peer in enumerate(peers) if peer.samples_per_s]
     of_all = shares_for(given, everyone)
     assert of_all.averages_per_s <= paper_bound(given, everyone) * (1 + 1e-6)
@@ -80,3 +95,4 @@ def test_no_plan_exceeds_its_bounds_or_loses_to_a_fixed_way(seed: int) -> None:
     ways = fixed_ways(given)
     for way in ("one server", "equal parts", "direct"):  # these are plans of shares, too
         assert of_all.averages_per_s >= ways[way] * (1 - 1e-6)
+    assert plan_for(given, everyone).averages_per_s >= max(ways.values()) * (1 - 1e-6)

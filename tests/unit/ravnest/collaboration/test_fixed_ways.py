@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from ravnest.collaboration.fixed_ways import fixed_ways, groups, ring
+from ravnest.collaboration.fixed_ways import fixed_ways, groups, ring, ring_bound
 from ravnest.collaboration.links import Collaboration, PeerLinks
 
 
@@ -40,6 +40,13 @@ def test_a_ring_of_many_is_improved_by_exchanges() -> None:
     # Members of one residue reach each other well; some hops between residues are unavoidable.
     assert ring(given(*[100.0] * count, pairs=near), range(count)) > 0
     assert ring(given(*[100.0] * count), range(count)) == pytest.approx(count / (2 * (count - 1)))
+
+
+def test_no_ring_exceeds_the_bound_of_its_members_best_hops() -> None:
+    slow = {("p0", "p1"): 5.0, ("p0", "p2"): 9.0, ("p0", "p3"): 7.0}
+    world = given(*[100.0] * 4, pairs=slow)
+    assert ring_bound(world, range(4)) == pytest.approx(9.0 / 100.0 * 4 / 6)
+    assert ring(world, range(4)) == pytest.approx(ring_bound(world, range(4)))
 
 
 def test_groups_are_one_group_where_links_are_equal() -> None:

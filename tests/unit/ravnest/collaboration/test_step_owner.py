@@ -76,6 +76,27 @@ def test_short_steps_are_opened_with_the_commit_of_the_one_before_and_meet_the_b
                 found = owner.handle(ContributionCame(peer, step, samples), step + 0.2)
 
 
+def test_who_was_slow_once_is_tried_again_in_short_steps() -> None:
+    """Its first micro-batch took a second, of which none since would take longer than the others'."""
+    owner = owner_of("a", "b", "once slow")
+    rates = {"a": 2000.0, "b": 2000.0, "once slow": 10.0}
+    for peer, rate in rates.items():
+        found = owner.handle(progress(peer, 0, rate=rate), 0.0)
+    stops = []
+    for step in range(4):
+        opened = found[-1]
+        assert isinstance(opened, OpenStep)
+        assert sum(opened.stops.values()) <= 110
+        stops.append(opened.stops["once slow"])
+        for peer, samples in opened.stops.items():
+            if samples:
+                rate = 2000.0 if peer == "once slow" else rates[peer]
+                owner.handle(progress(peer, samples, rate=rate, step=step), step + 0.1)
+                found = owner.handle(ContributionCame(peer, step, samples), step + 0.2) or found
+    assert stops[:3] == [0, 10, 10]  # its answer to the first trial comes when the step after it is open
+    assert stops[3] > 10
+
+
 def test_a_longer_step_is_not_opened_with_the_commit_of_the_one_before() -> None:
     owner = owner_of("a")
     owner.handle(progress("a", 100), 0.0)

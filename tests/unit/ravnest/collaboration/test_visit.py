@@ -85,6 +85,28 @@ def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, mon
     assert not lines.said(TransferMessage)
 
 
+def test_the_second_micro_batch_s_time_replaces_the_first_one_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, lines, _, trainer = visit_of(tmp_path)
+    compute, count = trainer.compute, 0
+
+    def warming_up(number: int) -> MicroBatch:
+        nonlocal count
+        count += 1
+        lines.now_s += 100.0 if count == 1 else 4.0
+        if count == 2:
+            lines.events.append(LineSaid(3, EndMessage(step=0), ()))
+        return compute(number)
+
+    monkeypatch.setattr(trainer, "compute", warming_up)
+    assert visit.run(every(1000))
+    rates = [message.samples_per_s for message in lines.said(ProgressMessage) if isinstance(message, ProgressMessage)]
+    first, second = [rate for rate in rates if rate]
+    assert first == pytest.approx(0.08, rel=1e-3)
+    assert 1.7 < second <= 2.0  # waiting for the answer to its first rate counts, too
+
+
 def test_nothing_is_computed_for_a_step_whose_average_is_coming_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
