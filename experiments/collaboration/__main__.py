@@ -1,10 +1,21 @@
-"""`python -m experiments.collaboration [--quick] [--only PART…] [--json]`: measure, judge, and write RESULT.md."""
+"""`python -m experiments.collaboration [--quick] [--only PART…] [--hivemind PYTHON]`: measure, judge, report."""
 
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
-from experiments.collaboration import comes_and_goes, faults, fixed, joins, many, short_steps, wires, worlds
+from experiments.collaboration import (
+    beside_hivemind,
+    comes_and_goes,
+    faults,
+    fixed,
+    joins,
+    many,
+    short_steps,
+    wires,
+    worlds,
+)
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 
@@ -23,14 +34,19 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "short_steps": short_steps.measure,
     "joins": joins.measure,
     "faults": faults.measure,
+    "hivemind": beside_hivemind.measure,
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
-    asked = parser_for("collaboration", __doc__, list(PARTS)).parse_args(arguments)
+    parser = parser_for("collaboration", __doc__, list(PARTS))
+    parser.add_argument("--hivemind", type=Path, metavar="PYTHON", help="measure hivemind beside: its environment's")
+    asked = parser.parse_args(arguments)
     parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
-    return run_parts("collaboration", asked, parts, title=TITLE, intro=INTRO)
+    parts["hivemind"] = partial(parts["hivemind"], hivemind=asked.hivemind)
+    flags = [] if asked.hivemind is None else ["--hivemind", "PYTHON"]
+    return run_parts("collaboration", asked, parts, title=TITLE, intro=INTRO, flags=flags)
 
 
 if __name__ == "__main__":
