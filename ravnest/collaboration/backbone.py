@@ -176,11 +176,11 @@ class Backbone:
                     self._lines.send(visitor.line, EndMessage(step=self.step))
                     told.add(visitor.line)
             if all(visitor.line in told for visitor in self._visitors.values() if visitor.agreed):
-                return
+                break
             for event in self._lines.take(LONGEST_WAIT_S):
                 self._on(event)
-        late = [visitor.name for visitor in self._visitors.values() if visitor.agreed and visitor.line not in told]
-        self._tell(f"did not take the last average in time: {', '.join(late)}")
+        for visitor in [one for one in self._visitors.values() if one.line not in told]:  # else they look for it anew
+            self._put_out(visitor, "training has ended; it took not all in time", may_return=visitor.follows)
 
     # Lines.
 

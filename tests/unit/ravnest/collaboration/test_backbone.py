@@ -204,6 +204,9 @@ def test_who_never_takes_the_last_average_is_not_waited_for_without_end(
     assert world.turns(200)
     assert not world.lines.said(EndMessage)
     assert any("v1" in line and "in time" in line for line in world.told)
+    (refused,) = world.lines.said(RefusedMessage, 1)  # it need not look for a backbone any more
+    assert isinstance(refused, RefusedMessage)
+    assert not refused.may_return
 
 
 def test_finite_numbers_however_large_end_no_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
