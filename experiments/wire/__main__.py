@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.wire import averaging, bottlenecks, cuts, entropy
+from experiments.wire import averaging, bottlenecks, cuts, entropy, tried_cuts, tried_rounds
 
 TITLE = "Shorter forms on the wire"
 INTRO = (
@@ -18,6 +18,8 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "bottlenecks": bottlenecks.run,
     "averaging": averaging.run,
     "entropy": entropy.run,
+    "tried_cuts": tried_cuts.run,
+    "tried_rounds": tried_rounds.run,
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from experiments.harness.report import Part
 from experiments.pipeline.tasks import Task
-from experiments.wire.cuts import LEAST_RATIO, MOST, size_of, trained
+from experiments.wire.cuts import LEAST_RATIO, MOST, as_form, cut, size_of, trained
 from experiments.wire.forms import EXACT, RATIOS, losses_of, part_of
 from ravnest.splitting.bottlenecks import CHILD, insert_bottlenecks
 from ravnest.training.precision import WireName
@@ -54,7 +54,7 @@ def run(*, quick: bool) -> Part:
     def train(name: str, task: Task, form: str, seed: int) -> float:
         model, narrowing = task.model(seed), NARROWINGS[form]
         narrow = narrowed(model, narrowing.times, CUTS[name], next(task.batches(seed))[0], seed)
-        return trained(task, model, narrow, narrowing.wire, seed, size.updates[name])
+        return trained(task, model, cut(narrow, as_form(narrowing.wire)), seed, size.updates[name])
 
     losses = losses_of(size.tasks, list(NARROWINGS), train, size.seeds)
     return part_of(

@@ -5,9 +5,10 @@ What crosses a cut is packed and unpacked by the stage's own code (ravnest/stage
 loop without staleness, so that nothing but the form differs between runs of one seed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -26,6 +27,9 @@ CLIP = 1.0
 LR = 2e-3
 UPDATES = {"characters": 600, "digits": 40}
 
+Passed = Callable[[Tensor], Tensor]
+"""What a receiver makes of a tensor that crosses a cut."""
+
 
 def run(*, quick: bool) -> Part:
     """Train each task in each form, with the same seeds."""
@@ -33,7 +37,7 @@ def run(*, quick: bool) -> Part:
 
     def train(name: str, task: Task, form: WireName, seed: int) -> float:
         model = task.model(seed)
-        return trained(task, model, last_modules(model), form, seed, size.updates[name])
+        return trained(task, model, cut(last_modules(model), as_form(form)), seed, size.updates[name])
 
     losses = losses_of(size.tasks, FORMS, train, size.seeds)
     return part_of(
@@ -73,12 +77,10 @@ def size_of(*, quick: bool) -> Size:
     return Size({"digits": Digits(), "characters": characters}, SEEDS, UPDATES)
 
 
-def trained(
-    task: Task, model: nn.Module, cut_behind: Iterable[nn.Module], form: WireName, seed: int, updates: int
-) -> float:
-    """The held-out loss of the model after so many updates, when what leaves these modules crosses a cut."""
+def trained(task: Task, model: nn.Module, cuts: AbstractContextManager[object], seed: int, updates: int) -> float:
+    """The held-out loss of the model after so many updates, which are made within `cuts`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    with cut(cut_behind, form):
+    with cuts:
         for inputs, target in islice(task.batches(seed), updates):
             optimizer.zero_grad()
             task.loss(model(inputs), target).backward()
@@ -87,10 +89,15 @@ def trained(
     return task.held_out_loss(model, whole=True)
 
 
+def as_form(form: WireName) -> Passed:
+    """What a receiver makes of a tensor in this form of a stage."""
+    return partial(_passed, form)
+
+
 @contextmanager
-def cut(modules: Iterable[nn.Module], form: WireName) -> Iterator[None]:
-    """Within it, what leaves these modules crosses a cut in this form."""
-    handles = [module.register_forward_hook(_crosses(form)) for module in modules]
+def cut(modules: Iterable[nn.Module], forth: Passed, back: Passed | None = None) -> Iterator[None]:
+    """Within it, what leaves these modules crosses a cut, and its gradient comes back: as `forth` does, or `back`."""
+    handles = [module.register_forward_hook(_crosses(forth, back or forth)) for module in modules]
     try:
         yield
     finally:
@@ -106,9 +113,9 @@ def last_modules(model: nn.Module) -> Sequence[nn.Module]:
     return [model.get_submodule(name) for name in ("stem", "second", "down")]
 
 
-def _crosses(form: WireName) -> Any:
+def _crosses(forth: Passed, back: Passed) -> Any:
     def hook(module: nn.Module, args: object, output: Tensor) -> Tensor:
-        crossed: Tensor = _Cut.apply(output, form)  # type: ignore[no-untyped-call]
+        crossed: Tensor = _Cut.apply(output, forth, back)  # type: ignore[no-untyped-call]
         return crossed
 
     return hook
@@ -118,16 +125,16 @@ class _Cut(torch.autograd.Function):
     """A cut: what goes forth and what comes back is packed and unpacked."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, form: WireName) -> Tensor:
-        ctx.form = form
-        return _passed(value, form)
+    def forward(ctx: Any, value: Tensor, forth: Passed, back: Passed) -> Tensor:
+        ctx.back = back
+        return forth(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _passed(gradient, ctx.form), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradient), None, None
 
 
-def _passed(value: Tensor, form: WireName) -> Tensor:
+def _passed(form: WireName, value: Tensor) -> Tensor:
     spec = ValueSpec("value", torch.float32, (None, *value.shape[1:]), needs_gradient=True)
     crossing = Crossing([spec], ring_wire(form), "c0.s0", "values")
     (received,) = crossing.unpack(crossing.pack([value.contiguous()]))

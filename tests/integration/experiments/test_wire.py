@@ -6,6 +6,8 @@ import pytest
 
 from experiments.wire.__main__ import PARTS, main
 from experiments.wire.bottlenecks import NARROWINGS
+from experiments.wire.tried_cuts import PAIRS
+from experiments.wire.tried_rounds import WAYS
 from tests.support.experiments import check_form, claims_of, run_quick
 
 
@@ -20,6 +22,8 @@ def test_all_parts_run_and_judge_every_form(tmp_path: Path) -> None:
         "bottlenecks": {*NARROWINGS} - {"float32"},
         "averaging": {"bfloat16", "int8", "int4", "sparse"},
         "entropy": {"saves", "pays"},
+        "tried_cuts": {name for name in PAIRS if name != "float32" and "rank" not in name},
+        "tried_rounds": {name for name in WAYS if name != "float32"},
     }
     for part in (document["parts"][name] for name in ("cuts", "bottlenecks", "averaging")):
         assert [row[2] for row in part["tables"][0]["rows"]] == sorted(row[2] for row in part["tables"][0]["rows"])

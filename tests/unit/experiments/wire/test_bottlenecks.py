@@ -3,7 +3,7 @@ import torch
 
 from experiments.pipeline.tasks import Digits
 from experiments.wire.bottlenecks import CUTS, NARROWINGS, narrowed
-from experiments.wire.cuts import cut
+from experiments.wire.cuts import as_form, cut
 
 
 def test_what_crosses_has_so_many_times_fewer_features_and_the_model_is_as_it_was_without_any():
@@ -23,7 +23,7 @@ def test_one_seed_gives_one_bottleneck_and_what_crosses_it_takes_the_form():
     first.eval()
     second.eval()
     assert torch.equal(first(images), second(images))
-    with cut(narrow, "int8"):
+    with cut(narrow, as_form("int8")):
         assert not torch.equal(first(images), second(images))
 
 

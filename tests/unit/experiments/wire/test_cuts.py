@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.wire.cuts import cut, last_modules
+from experiments.wire.cuts import as_form, cut, last_modules
 
 
 class Stages(nn.Module):
@@ -26,7 +26,7 @@ def test_what_leaves_a_stage_and_its_gradient_take_the_form(form, is_same):
     plain.sum().backward()
     before = model.blocks[0].weight.grad.clone()
     model.zero_grad()
-    with cut(last_modules(model), form):
+    with cut(last_modules(model), as_form(form)):
         crossed = model(inputs)
         crossed.sum().backward()
     assert torch.equal(crossed, plain) is is_same
