@@ -35,6 +35,8 @@ class Way:
     """Of so many rounds a number travels in one, by its place."""
     kept: bool = False
     momentum: bool = True
+    dropped: bool = False
+    """What is not sent after half of the rounds is dropped, as where a run is resumed."""
 
     @property
     def ratio(self) -> float:
@@ -56,6 +58,7 @@ WAYS: Mapping[str, Way] = {
     "2 bits, kept": Way(normal_levels(2, 256), kept=True),
     "sign, kept": Way(normal_levels(1, 256), kept=True),
     "sparse": Way(SPARSE),
+    "sparse, dropped half-way": Way(SPARSE, dropped=True),
     "sparse, no momentum": Way(SPARSE, momentum=False),
     "sparse, kept": Way(SPARSE, kept=True),
     "sparse, kept, no momentum": Way(SPARSE, kept=True, momentum=False),
@@ -85,8 +88,8 @@ def run(*, quick: bool) -> Part:
         notes=[
             f"{task.name}; {rounds} rounds; {len(seeds)} seeds; as in part averaging, where `sparse` stands, too. With "
             "no momentum the anchor moves by the mean. In turns: by its place a number travels in one of so many "
-            "rounds. Kept: what a cluster has not sent yet stays in its weights. Each claim is on the mean of its "
-            "seeds.",
+            "rounds. Kept: what a cluster has not sent yet stays in its weights. Dropped: it is forgotten once, as where "
+            "a run is resumed. Each claim is on the mean of its seeds.",
         ],
         ratios={said: way.ratio for said, way in WAYS.items()},
     )
@@ -115,6 +118,8 @@ def trained(task: Task, seeds: Sequence[int], way: Way, looks: Sequence[int]) ->
         mean = sent.mean(1) + lost_of_mean
         sent_mean = torch.stack([way.passed(part, number) for part in mean])
         lost, lost_of_mean = whole - sent, mean - sent_mean
+        if way.dropped and number == looks[-1] // 2:
+            lost, lost_of_mean = torch.zeros_like(lost), torch.zeros_like(lost_of_mean)
         steps = [outer(one) for outer, one in zip(outers, sent_mean, strict=True)] if way.momentum else [*sent_mean]
         anchors = anchors + torch.stack(steps)
         _give(models, (anchors[:, None] + (lost if way.kept else torch.zeros_like(lost))).flatten(0, 1))

@@ -46,6 +46,8 @@ class ResumedRun:
     """Of the updates of clusters that came during the run: those from which their schedules began."""
     moved: bool = False
     """Whether the checkpoint was made with other stages, or other shares of the data."""
+    unsent: bool = False
+    """Whether rounds leave much of what clusters have learned for later ones. No checkpoint has that."""
 
     @classmethod
     def load(cls, folder: RunFolder, plan: Plan, job: Job) -> "ResumedRun":
@@ -75,28 +77,32 @@ class ResumedRun:
                     key=key,
                 )
         checkpoint.require(parts)  # now that it is known to be of this model and job
+        unsent = job.averaging.wire == "sparse"
         if not differing:
-            return cls(checkpoint, manifest.samples, manifest.round, manifest.versions, manifest.unmade)
+            return cls(checkpoint, manifest.samples, manifest.round, manifest.versions, manifest.unmade, unsent=unsent)
         updates = {cluster.name: _updates_of(plan, job, cluster.name, manifest.samples) for cluster in plan.clusters}
         unmade: dict[str, int] = {}  # where all are given their share, together they made the samples
         if _same_but_for_comers(plan, manifest.made_with.get("clusters", "[]")):
             unmade = {name: n for name, n in updates.items() if name not in manifest.versions} | manifest.unmade
             updates |= {name: manifest.versions[name] for name in updates.keys() & manifest.versions.keys()}
-        return cls(checkpoint, manifest.samples, manifest.round, updates, unmade, moved=True)
+        return cls(checkpoint, manifest.samples, manifest.round, updates, unmade, moved=True, unsent=unsent)
 
     @property
     def notices(self) -> list[str]:
         """What the user is to know of this resume, in sentences: first of all, what is resumed."""
         folder = self.checkpoint.folder
         what = f"resuming {folder.parent.parent} from {folder.name}: {self.samples:,} samples, round {self.rounds}"
+        said = [what]
+        if self.unsent:
+            said.append("what rounds as averaging.wire: sparse had not sent by then is in no checkpoint: it is lost")
         if self.moved:
-            return [
-                what,
+            said.append(
                 "the checkpoint was made with other stages: weights and optimizer state go to the stages of this plan,"
-                " and some samples of this epoch are read twice or not at all",
-            ]
+                " and some samples of this epoch are read twice or not at all"
+            )
+            return said
         lost = self.checkpoint.manifest.lost
-        return [what, *(f"{name} had been lost before this checkpoint: its optimizer begins anew" for name in lost)]
+        return [*said, *(f"{name} had been lost before this checkpoint: its optimizer begins anew" for name in lost)]
 
 
 def _same_but_for_comers(plan: Plan, saved: str) -> bool:
