@@ -88,8 +88,8 @@ def run(*, quick: bool) -> Part:
         notes=[
             f"{task.name}; {rounds} rounds; {len(seeds)} seeds; as in part averaging, where `sparse` stands, too. With "
             "no momentum the anchor moves by the mean. In turns: by its place a number travels in one of so many "
-            "rounds. Kept: what a cluster has not sent yet stays in its weights. Dropped: it is forgotten once, as where "
-            "a run is resumed. Each claim is on the mean of its seeds.",
+            "rounds. Kept: what a cluster has not sent yet stays in its weights. Dropped: it is forgotten once, as "
+            "where a run is resumed. Each claim is on the mean of its seeds.",
         ],
         ratios={said: way.ratio for said, way in WAYS.items()},
     )
