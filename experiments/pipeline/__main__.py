@@ -23,6 +23,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "launching": launching.run,
     **{quality.part_of(name): partial(quality.run_staleness, name) for name in quality.OPTIMIZERS},
     "depth": quality.run_depth,
+    "blocks": quality.run_blocks,
 }
 
 

@@ -7,6 +7,7 @@ go forth in one form and gradients come back in another, with no staleness.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -44,8 +45,8 @@ def _exact(_: int) -> Tried:
     return EXACTLY
 
 
-def _ternary(seed: int) -> Tried:
-    return whole_numbers(1, BLOCK, torch.Generator().manual_seed(seed))
+def _by_chance(levels: int, seed: int) -> Tried:
+    return whole_numbers(levels, BLOCK, torch.Generator().manual_seed(seed))
 
 
 def _rank(_: int) -> Tried:
@@ -57,7 +58,8 @@ PAIRS: Mapping[str, Pair] = {
     "int4, float32": Pair(_int4, _exact),
     "int4, int4": Pair(_int4, _int4),
     "int4, 2 bits": Pair(_int4, lambda _: normal_levels(2, BLOCK)),
-    "int4, 3 levels by chance": Pair(_int4, _ternary),
+    "int4, 7 levels by chance": Pair(_int4, partial(_by_chance, 3)),
+    "int4, 3 levels by chance": Pair(_int4, partial(_by_chance, 1)),
     "int4, sign": Pair(_int4, lambda _: normal_levels(1, BLOCK)),
     "int4, an eighth": Pair(_int4, lambda _: largest(8, BLOCK)),
     "int4, an eighth fed back": Pair(_int4, lambda _: fed_back(largest(8, BLOCK))),

@@ -14,7 +14,7 @@ import pytest
 from tests.support.experiments import check_form, claims_of
 
 ROOT = Path(__file__).parents[3]
-PARTS = ["paced", "overhead", "one_process", "quality_adamw", "depth"]
+PARTS = ["paced", "overhead", "one_process", "quality_adamw", "depth", "blocks"]
 
 
 @pytest.mark.slow

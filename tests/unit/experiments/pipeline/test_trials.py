@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments.pipeline import trials
-from experiments.pipeline.quality import STUDENT_975, _interval, run_depth, sizes
+from experiments.pipeline.quality import STUDENT_975, _interval, run_blocks, run_depth, sizes
 from experiments.pipeline.tasks import Characters, Digits
 from experiments.pipeline.trials import Book, Outcome, Trial, run
 
@@ -113,6 +113,26 @@ def test_depth_counts_updates_to_a_loss_that_one_stage_reached(tmp_path, monkeyp
     assert found["AdamW, look_ahead", 8] == 100  # 67.5, at the next look
     assert found["AdamW, none", 32] is None  # 205 of the 100 that it is given
     assert [claim.held for claim in part.claims] == [None, False, False]
+
+
+def test_blocks_are_judged_by_the_best_rate_over_no_delays(tmp_path, monkeypatch):
+    """Trials by rule: delays cost 1 %, and 5 % without a correction."""
+
+    def ruled(trial):
+        cost = 1.0 if trial.stages == 1 else 1.01 if trial.optimizer["correction"] == "look_ahead" else 1.05
+        return Outcome(2.0 * cost * trial.optimizer["lr"] / 1e-3, 0.0, trial.updates, (), 0.0)
+
+    monkeypatch.setattr(trials, "run", ruled)
+    part = run_blocks(quick=False, book=tmp_path / "book.jsonl")
+    (table,) = part.tables
+    assert [row[:3] for row in table.rows] == [
+        ["AdamW", 1, 1e-3],
+        ["AdamW, none", 8, 1e-3],
+        ["AdamW, look_ahead", 8, 1e-3],
+        ["SOAP, look_ahead", 8, 1e-3],
+    ]
+    assert [row[4] for row in table.rows] == pytest.approx([0, 0.05, 0.01, 0.01])
+    assert [claim.held for claim in part.claims] == [True, True]
 
 
 def test_intervals():
