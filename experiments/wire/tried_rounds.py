@@ -33,6 +33,8 @@ class Way:
     form: Tried
     turns: int = 1
     """Of so many rounds a number travels in one, by its place."""
+    at_once: bool = False
+    """All numbers travel in that one: rounds are longer."""
     kept: bool = False
     momentum: bool = True
     dropped: bool = False
@@ -43,10 +45,16 @@ class Way:
         """How many times fewer bytes than float32."""
         return EXACTLY.bits * self.turns / self.form.bits
 
+    def rests(self, number: int) -> bool:
+        """Whether nothing is averaged in a round."""
+        return self.at_once and number % self.turns > 0
+
     def passed(self, vector: Tensor, number: int) -> Tensor:
         """What arrives of this vector in a round."""
-        turn = slice(number % self.turns, None, self.turns)
         arrives = torch.zeros_like(vector)
+        if self.rests(number):
+            return arrives
+        turn = slice(None) if self.at_once else slice(number % self.turns, None, self.turns)
         arrives[turn] = self.form.passes(vector[turn])
         return arrives
 
@@ -64,6 +72,8 @@ WAYS: Mapping[str, Way] = {
     "sparse, kept, no momentum": Way(SPARSE, kept=True, momentum=False),
     "int4 in seven turns, kept": Way(whole_numbers(7, 64), turns=7, kept=True),
     "int4 in seven turns, kept, no momentum": Way(whole_numbers(7, 64), turns=7, kept=True, momentum=False),
+    "int4, a round in eight": Way(whole_numbers(7, 64), turns=8, at_once=True, kept=True),
+    "int4, a round in eight, no momentum": Way(whole_numbers(7, 64), turns=8, at_once=True, kept=True, momentum=False),
     "sign in two turns, kept, no momentum": Way(normal_levels(1, 256), turns=2, kept=True, momentum=False),
 }
 
@@ -120,8 +130,9 @@ def trained(task: Task, seeds: Sequence[int], way: Way, looks: Sequence[int]) ->
         lost, lost_of_mean = whole - sent, mean - sent_mean
         if way.dropped and number == looks[-1] // 2:
             lost, lost_of_mean = torch.zeros_like(lost), torch.zeros_like(lost_of_mean)
-        steps = [outer(one) for outer, one in zip(outers, sent_mean, strict=True)] if way.momentum else [*sent_mean]
-        anchors = anchors + torch.stack(steps)
+        if way.momentum and not way.rests(number):
+            sent_mean = torch.stack([outer(one) for outer, one in zip(outers, sent_mean, strict=True)])
+        anchors = anchors + sent_mean
         _give(models, (anchors[:, None] + (lost if way.kept else torch.zeros_like(lost))).flatten(0, 1))
         _average_buffers(models, len(seeds))
         if number in looks:

@@ -15,6 +15,12 @@ def test_a_number_travels_in_its_turn():
     assert way.ratio == 3
 
 
+def test_longer_rounds_send_all_at_their_end():
+    way, vector = Way(EXACT, turns=3, at_once=True), torch.arange(1.0, 8.0)
+    assert [way.passed(vector, number).sum().item() for number in range(4)] == [28, 0, 0, 28]
+    assert way.ratio == 3
+
+
 def test_ways_say_their_bytes():
     assert WAYS["sparse, kept"].ratio == pytest.approx(51.2)
     assert WAYS["int4 in seven turns, kept"].ratio == pytest.approx(52.7, rel=0.01)
