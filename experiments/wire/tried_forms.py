@@ -1,4 +1,4 @@
-"""Forms that are shorter than those of a job, to be tried before one is built: what a receiver makes of numbers. Pure.
+"""Forms that are shorter than those of a job, to be tried before one is built: what a receiver makes of numbers.
 
 In: tensors of float32. Out: what arrives of them, and the bits that a number takes on the wire, scales and places
 included. All but `low_rank` work on blocks of a tensor's numbers, whose scale travels as bfloat16. Nothing is packed.
