@@ -14,7 +14,7 @@ volunteer() {
         > "$out/$1.log" 2>&1 &
 }
 volunteer ada; volunteer bob; volunteer carl; killed=$!
-while steps=$(grep -c '"samples"' "$out/curve.jsonl" 2> /dev/null || true); [ "${steps:-0}" -lt 5 ]; do
+while ! grep -q '"peers": 3' "$out/curve.jsonl" 2> /dev/null; do  # until all three have given to one step
     kill -0 "$backbone"
     sleep 0.2
 done
