@@ -101,7 +101,7 @@ from cluster_planner.predict.stage_times import (
     work_times,
 )
 from cluster_planner.rings import RingMember, RingTraffic, exchange_of, links_of_ring, make_rings, ring_traffic
-from cluster_planner.search.cluster_search import Step
+from cluster_planner.search.steps import Step
 
 __all__ = [  # noqa: RUF022 - grouped by what they are for
     # What a plan is made from: machines, links, hours, constraints, costs.

@@ -39,8 +39,10 @@ from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.rings import OWN_ORDER, finer_rings
 from cluster_planner.search.candidates import Assembler, Candidate
-from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search, Step
+from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search
+from cluster_planner.search.joined_spares import with_spares
 from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
+from cluster_planner.search.steps import Step, unheard
 from cluster_planner.search.whole_plans import WholePlans
 
 MOST_NODES_TO_PLAN_ANEW = 24
@@ -91,7 +93,7 @@ def make_plan(
     require_feasible(fleet, costs, memory_fit, names, least)
     require_possible(fleet, spans, names, least)
 
-    tell = progress if progress is not None else _unheard
+    tell = progress if progress is not None else unheard
     problem = SearchProblem(fleet, costs, workload, able, least, seed)
     best = Search(problem, spans, memory_fit, tell).best()
     if best is None and fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
@@ -127,8 +129,9 @@ def _with_spares(
     fleet, least = problem.fleet, problem.least
     names = [fleet.names[i] for i in problem.able]
     fine = SpanCosts(problem.costs, problem.work, CUT_POSITIONS)
-    climber = WholePlans(fleet, spans, PlanWorths(fleet, spans), names, least, few=fine)
-    clusters, useless = climber.with_spares(best.clusters, SPARE_TRIES)
+    worths = PlanWorths(fleet, spans)
+    climber = WholePlans(fleet, spans, worths, names, least, few=fine)
+    clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
     if clusters != best.clusters:
         before, best = best.objective, Assembler(fleet, spans, fine, least).of_clusters(clusters)
         count = format_count(len(clusters), "cluster")
@@ -191,7 +194,7 @@ def _planned_anew(plan: Plan, fleet: Fleet, costs: ModelCosts, work: Workload) -
     found = [Assembler(fleet, spans, fine, least).of_clusters(clusters)]
     if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
         problem = SearchProblem(fleet, costs, work, able, least, plan.seed)
-        searched = Search(problem, spans, memory_fit, _unheard, within=True).best()
+        searched = Search(problem, spans, memory_fit, unheard, within=True).best()
         found += [] if searched is None else [searched]
     best = max(found, key=lambda one: one.objective)
     return best.forecast.prediction.samples_per_s, best.objective
@@ -228,7 +231,7 @@ def improve_plan(
             break
     if clusters == plan.clusters:
         return plan
-    clusters, useless = climber.with_spares(clusters, SPARE_TRIES)
+    clusters, useless = with_spares(climber, worths, fleet, clusters, SPARE_TRIES)
     best = _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)
     made = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
     return _explained(made, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
@@ -272,10 +275,6 @@ def _least_of(plan: Plan) -> int:
 def _asked_of(plan: Plan) -> dict[str, object]:
     """Return what `make_plan` was asked for beside fleet, costs and workload."""
     return {"job": plan.job, "job_file": plan.job_file, "seed": plan.seed, "min_stages": plan.min_stages}
-
-
-def _unheard(step: Step) -> None:
-    """Nobody asked."""
 
 
 @dataclass(frozen=True)

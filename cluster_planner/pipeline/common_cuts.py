@@ -46,8 +46,13 @@ def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]])
     tables = both_ways(spans, lambda flops: bottleneck_tables(spans, group, 0.0, flops))
     rounds_s = _of_rounds(fleet, spans, orders) if len(orders) > 1 else None
     seen: set[tuple[tuple[int, int], ...]] = set()
+    tried: list[bytes] = []
     for window in windows_to_try(spans.workload, stages):
-        computing = first_that_fits(tables, spans.ways_that_fit(*group.rooms, window))
+        fits = spans.ways_that_fit(*group.rooms, window)
+        if fits.tobytes() in tried:
+            continue
+        tried.append(fits.tobytes())
+        computing = first_that_fits(tables, fits)
         for slowest in _alone_and_with(computing, rounds_s):
             found = best_cuts(slowest, tuple(range(stages)), np.maximum, stages)
             if found is None:

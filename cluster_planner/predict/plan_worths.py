@@ -5,7 +5,8 @@ was computed for a pipeline, or for the ring of a segment, is kept, so a plan th
 clusters costs about a millisecond. Nothing is written in words, and no memory is computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import PARAMETER_BYTES
@@ -14,13 +15,15 @@ from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.prediction import (
     PipelineTimes,
     arrays_of,
-    no_faster_than_walked,
+    busiest_pair,
+    near_its_window,
     predict,
     times_of,
     times_of_rounds,
     worth_of,
 )
-from cluster_planner.predict.steady_state import Pace
+from cluster_planner.predict.stage_times import window_limited_s
+from cluster_planner.predict.steady_state import PipelineArrays
 from cluster_planner.rings import OWN_ORDER, Exchange, exchange_of, make_rings, tour_of
 
 REMEMBERED = 20_000
@@ -34,31 +37,72 @@ class PlanWorths:
         self._fleet, self._spans = fleet, spans
         self._pipelines: dict[tuple[Stage, ...], PipelineTimes] = {}
         self._exchanges: dict[tuple[tuple[str, ...], int, bool, bool], Exchange] = {}
+        self._walked_s: dict[tuple[tuple[Stage, ...], int], float] = {}
         self._has_copies = any(spans.copied_bytes(start, spans.count) > 0 for start in range(spans.count))
         self.asked = 0
         """The number of plans that have been evaluated."""
 
-    def of(self, clusters: Sequence[Cluster], *, roughly: bool = False) -> float:
+    def of(self, clusters: Sequence[Cluster], *, roughly: bool = False, above: float = 0.0) -> float:
         """Return the objective of these clusters.
 
         `roughly`: in a tenth of the time, without the shares of unequal blocks and without walking pipelines and
-        rounds, so that the number is a little too high where these count.
+        rounds, so that the number is a little too high where these count. `above`: only plans that are worth more are
+        of interest; of any other one a number may be returned that is too high, but not above it.
         """
         self.asked += 1
+        work = self._spans.workload
         if self._has_copies or len(clusters) > OWN_ORDER:  # these have other rings than one of its own a segment
             rings = make_rings(self._fleet, self._spans, clusters)
             return predict(self._fleet, self._spans, clusters, rings).prediction.objective
-        rates = self._pace(clusters, roughly).rates.tolist()
-        return worth_of(self._fleet, self._spans.workload, clusters, rates)
-
-    def _pace(self, clusters: Sequence[Cluster], roughly: bool) -> Pace:
         exchanges = self._exchanges_of(clusters, roughly) if len(clusters) > 1 else []
-        pipelines = [self._pipeline(cluster) for cluster in clusters]
-        stages = arrays_of(self._fleet, pipelines, exchanges)
-        if not roughly:
-            stages = no_faster_than_walked(self._fleet, self._spans, clusters, stages)
-        work, alone = self._spans.workload, times_of_rounds(exchanges)
-        return stages.pace(work, alone, stages.walked_s(work, alone, roughly=roughly))
+        stages = arrays_of(self._fleet, [self._pipeline(one) for one in clusters], exchanges)
+        alone = times_of_rounds(exchanges)
+
+        def worth(stages: PipelineArrays, least_s: float = 0.0) -> float:
+            return worth_of(self._fleet, work, clusters, stages.pace(work, alone, least_s).rates.tolist())
+
+        if roughly:
+            return worth(stages, stages.walked_s(work, alone, roughly=True))
+        for walked in self._walked(clusters, stages):
+            if above > 0 and (most := worth(walked)) <= above:
+                return most  # what is still to be walked makes nothing faster
+            stages = walked
+        return worth(stages, stages.walked_s(work, alone))
+
+    def limiting(self, clusters: Sequence[Cluster]) -> list[tuple[int, int]]:
+        """Return (cluster, stage) of those that hold the plan up: the slowest of each cluster, and the two between whom
+        a round of averaging takes longest.
+        """
+        exchanges = self._exchanges_of(clusters, roughly=True) if len(clusters) > 1 else []
+        stages = arrays_of(self._fleet, [self._pipeline(one) for one in clusters], exchanges)
+        most, first = stages.occupancy().most, stages.first.tolist()
+        found = [
+            (i, int(most[at : at + len(one.stages)].argmax()))
+            for i, (at, one) in enumerate(zip(first, clusters, strict=True))
+        ]
+        if exchanges:
+            names = {self._fleet.names[i] for i in busiest_pair(exchanges, len(self._fleet.nodes))}
+            found += [
+                (i, s) for i, one in enumerate(clusters) for s, stage in enumerate(one.stages) if stage.node in names
+            ]
+        return found
+
+    def _walked(self, clusters: Sequence[Cluster], stages: PipelineArrays) -> Iterator[PipelineArrays]:
+        """Yield the stages with the walked periods that are known already, then with one more after the other."""
+        least_s, unknown = stages.flushed_s.copy(), []
+        for at in near_its_window(self._spans, clusters, stages):
+            walked_s = self._walked_s.get((clusters[at].stages, clusters[at].window))
+            if walked_s is None:
+                unknown.append(at)
+            else:
+                least_s[at] = walked_s
+        yield replace(stages, flushed_s=least_s.copy())
+        for at in unknown:
+            if len(self._walked_s) > REMEMBERED:
+                self._walked_s.clear()
+            walked_s = window_limited_s(self._fleet, self._spans, clusters[at])
+            self._walked_s[clusters[at].stages, clusters[at].window] = least_s[at] = walked_s
+            yield replace(stages, flushed_s=least_s.copy())
 
     def _pipeline(self, cluster: Cluster) -> PipelineTimes:
         known = self._pipelines.get(cluster.stages)

@@ -82,7 +82,7 @@ def predict(
     pipes = [times_of(fleet, spans, cluster) for cluster in clusters]
     exchanges = _exchanges(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
     followed = _followed(fleet, spans, clusters, rings, spares)
-    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
+    stages = _no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone)
@@ -212,6 +212,14 @@ def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
     )
 
 
+def busiest_pair(exchanges: Sequence[Exchange], nodes: int) -> tuple[int, int]:
+    """Return the sender and the receiver, by number in a fleet of so many nodes, whose link is busy for the longest
+    time in a round.
+    """
+    busy_s, _, pairs = _by_pair(exchanges)
+    return divmod(int(pairs[int(busy_s.argmax())]), nodes)
+
+
 def _by_pair(exchanges: Sequence[Exchange]) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Return, of each pair of nodes, for how long the link between them is busy in a round of all these exchanges, its
     latency, and its number (`Exchange.pairs`). Rings that have two neighbours in common share their link.
@@ -260,9 +268,8 @@ def _waits(
         said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
         return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
     slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
-    busy_s, _, pairs = _by_pair(exchanges)
-    shared = float(busy_s.max()) > max(slowest.sending_s, slowest.way_s)
-    sender = int(pairs[int(busy_s.argmax())]) // len(fleet.nodes)
+    shared = float(_by_pair(exchanges)[0].max()) > max(slowest.sending_s, slowest.way_s)
+    sender, _ = busiest_pair(exchanges, len(fleet.nodes))
     node = fleet.nodes[sender].name if shared else slowest.slowest
     return ClusterLimit("averaging", node), f"{waiting}, slowest from {node}"
 
@@ -315,19 +322,24 @@ def _time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def no_faster_than_walked(
+def near_its_window(spans: SpanCosts, clusters: Sequence[Cluster], stages: PipelineArrays) -> list[int]:
+    """Return the numbers of the clusters that have to be walked, since their round trip counts, or nearly."""
+    bottleneck = np.maximum.reduceat(stages.occupancy().most, stages.first)
+    several = np.array([len(cluster.stages) > 1 for cluster in clusters])
+    near = several & is_near(spans.workload, bottleneck, stages.round_trip_s, stages.window)
+    found: list[int] = np.flatnonzero(near).tolist()
+    return found
+
+
+def _no_faster_than_walked(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: PipelineArrays
 ) -> PipelineArrays:
     """Return `stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same
     object if there are none.
     """
-    work = spans.workload
-    bottleneck = np.maximum.reduceat(stages.occupancy().most, stages.first)
-    several = np.array([len(cluster.stages) > 1 for cluster in clusters])
-    near = several & is_near(work, bottleneck, stages.round_trip_s, stages.window)
-    if not near.any():
+    if not (near := near_its_window(spans, clusters, stages)):
         return stages
     least_s = stages.flushed_s.copy()
-    for at in np.flatnonzero(near).tolist():
+    for at in near:
         least_s[at] = window_limited_s(fleet, spans, clusters[at])
     return replace(stages, flushed_s=least_s)

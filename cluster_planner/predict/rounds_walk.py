@@ -15,6 +15,7 @@ the simulator.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 CONTROL_S = 0.005
@@ -25,6 +26,9 @@ ROUNDS = 48
 
 MOST_UPDATES = 4000
 """A walk ends after so many updates of all clusters together."""
+
+REMEMBERED = 4096
+"""The number of walks whose results this process caches."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,11 @@ class _Walk:
                 heappush(self._events, (at_s + times.update_s, _UPDATED, cluster))
 
 
-def walked_samples_per_s(clusters: Sequence[ClusterTimes], rules: RoundRules) -> float | None:
-    """Return the samples/s of the fleet, or None where too few rounds were walked to say."""
+@lru_cache(maxsize=REMEMBERED)
+def walked_samples_per_s(clusters: tuple[ClusterTimes, ...], rules: RoundRules) -> float | None:
+    """Return the samples/s of the fleet, or None where too few rounds were walked to say. Results are cached, since
+    many of the plans that a search compares differ in nothing that counts here.
+    """
     walk = _Walk(clusters, rules)
     walk.go()
     first = len(walk.marks) // 4

@@ -183,7 +183,9 @@ class PipelineArrays:
         rules = RoundRules(
             samples, round(work.round_samples(len(periods))), work.max_lag, sending_s, alone.last_hop_s, alone.way_s
         )
-        times = [ClusterTimes(*one) for one in zip(updates_s.tolist(), delays_s.tolist(), strict=True)]
+        # In this order, so that it does not count which number a cluster has.
+        each = sorted(zip(updates_s.tolist(), delays_s.tolist(), strict=True))
+        times = tuple(ClusterTimes(*one) for one in each)
         made = walked_samples_per_s(times, rules)
         return 0.0 if made is None else rules.round_samples / made
 

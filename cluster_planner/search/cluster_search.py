@@ -9,12 +9,13 @@ Of up to EXHAUSTIVE_NODES nodes all partitions are looked at.
 With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the groups of every k, the same of
 parts of the fleet (fleet_parts.py), and plans whose stages are groups of neighbours (stage_groups.py). From the best
 ones hill climbing starts (whole_plans.py). More than large_fleets.LARGEST nodes are searched block by block before.
-The best plan worked out is kept. Each step is told as a `Step`, for those who want to know why a plan is as it is.
+The best plan worked out is kept. Each step is told (steps.py), for those who want to know why a plan is as it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
+from typing import TypeAlias
 
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import SpanCosts
@@ -34,6 +35,7 @@ from cluster_planner.search.partitions import best_partitions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.starting_groups import RESTARTS
+from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 EVERY_K = 8
@@ -74,6 +76,9 @@ STARVING = 1.1
 k-means: averaging starves there, and estimates of groups rank nothing.
 """
 
+WORKED_OUT = 6
+"""The number of groupings of a fleet of more than FEW_NODES nodes that are worked out."""
+
 FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
@@ -93,31 +98,15 @@ CLIMBED, TRIES = 2, 800
 that it tries in fleets of up to FEW_NODES nodes.
 """
 
-TRIES_PER_NODE = 10
+TRIES_PER_NODE = 12
 """The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
-TRIES_TIMES_NODES = 24_000
+TRIES_TIMES_NODES = 36_000
 TRIES_IN_BLOCKS = 200
 """The same of still larger fleets, where each takes longest."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of a search.
-
-    `objective` is that of the best plan worked out so far, 0 before there is one; `gained` is this step's part of it.
-    """
-
-    phase: str
-    words: str
-    objective: float
-    gained: float
-
-    def __str__(self) -> str:
-        best = f"; best so far {self.objective:.4g}" if self.objective > 0 else ""
-        return f"{self.phase}: {self.words}{best}"
-
-
-Tell = Callable[[Step], None]
+Starts: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
+"""What groups are estimated to be worth, and the groups, the best first."""
 
 
 class Search:
@@ -151,7 +140,9 @@ class Search:
             self._locally(starts)
             self._all_partitions()
             return self._best
-        near = self._keep("k-means", self._promising(starts, min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))))
+        few = min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))
+        likely = self._promising(starts, few) if len(able) <= FEW_NODES else self._likely(starts, few)
+        near = self._keep("k-means", likely)
         if len(able) <= FEW_NODES:
             self._locally(starts)
             self._across()
@@ -163,7 +154,7 @@ class Search:
         self._climb()
         return self._best
 
-    def _locally(self, starts: Sequence[tuple[float, tuple[Group, ...]]]) -> None:
+    def _locally(self, starts: Starts) -> None:
         """Work out the grouping that is estimated to be best, and search locally from the best few."""
         if starts:
             self._work_out("k-means", starts[0][1], "")
@@ -181,25 +172,39 @@ class Search:
                     most = max(most, self._offer(phase, clusters, words))
         return most
 
-    def _promising(self, starts: Sequence[tuple[float, tuple[Group, ...]]], few: int) -> Iterator[tuple[Group, ...]]:
+    def _promising(self, starts: Starts, few: int) -> Iterator[tuple[Group, ...]]:
         """Yield those of few clusters, and in larger fleets others only where the estimate is PROMISING by then."""
         share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
         for score, groups in starts:
             if score >= share * self._best_objective or len(groups) <= few:
                 yield groups
 
+    def _likely(self, starts: Starts, few: int) -> list[tuple[Group, ...]]:
+        """Return those that are worth most, roughly, with pipelines along short tours. Such that are estimated to be
+        worth far less are not looked at, but for those of few clusters.
+        """
+        names, found, most = self._problem.fleet.names, [], 0.0
+        for score, groups in starts:
+            if score < PROMISING * most and len(groups) > few:
+                continue
+            clusters = self._assembler.along_tours([tuple(names[i] for i in group) for group in groups])
+            if clusters is not None:
+                worth = self._worths.of(clusters, roughly=True)
+                most = max(most, worth)
+                found.append((worth, groups))
+        return [groups for _, groups in sorted(found, key=lambda one: -one[0])[:WORKED_OUT]]
+
     def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
         """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
         worth = self._worths.of(clusters)
         self._remember(worth, clusters)
-        # Rounds are walked in the order of the clusters, which is another one in a plan, so that its worth may differ.
         if worth > self._best_objective * (1 + 1e-9) and (
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
         ):
             before, self._best = self._best, found
-            outcome = f"{words}: {_outcome(before, self._best)}" if words else _outcome(before, self._best)
+            said = f"{words}: {outcome(before, self._best)}" if words else outcome(before, self._best)
             gained = self._best_objective - (0.0 if before is None else before.objective)
-            self._tell(Step(phase, outcome, self._best_objective, gained))
+            self._tell(Step(phase, said, self._best_objective, gained))
         return worth
 
     def _remember(self, worth: float, clusters: Clusters) -> None:
@@ -254,7 +259,7 @@ class Search:
 
     def _part(self, words: str, nodes: Group) -> None:
         """Offer what a search of these nodes by themselves finds."""
-        part = Search(replace(self._problem, able=nodes), self._spans, self._memory_fit, _unheard, within=True)
+        part = Search(replace(self._problem, able=nodes), self._spans, self._memory_fit, unheard, within=True)
         if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
             self._offer("parts", found.clusters, words)
 
@@ -301,9 +306,7 @@ class Search:
             better = with_moved_cuts(climber, self._worths, better, tries)
             self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
 
-    def _grouped(
-        self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = ""
-    ) -> list[tuple[float, tuple[Group, ...]]]:
+    def _grouped(self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = "") -> Starts:
         """Return (score, groups) of k-means and of arcs for each number of clusters that is feasible, best first. Each
         number is told of where there is a `phase`.
         """
@@ -360,7 +363,7 @@ class Search:
         self._tell(
             Step(
                 phase,
-                f"{words}: {_outcome(before, found)}" if words else _outcome(before, found),
+                f"{words}: {outcome(before, found)}" if words else outcome(before, found),
                 self._best_objective,
                 gained,
             )
@@ -375,20 +378,6 @@ class Search:
     @property
     def _best_objective(self) -> float:
         return 0.0 if self._best is None else self._best.objective
-
-
-def _unheard(step: Step) -> None:
-    """Nobody is told of the steps of a search within a search."""
-
-
-def _outcome(before: Candidate | None, found: Candidate | None) -> str:
-    if found is None:
-        return "no plan"
-    stages = sum(len(cluster.stages) for cluster in found.clusters)
-    words = (
-        f"{format_count(len(found.clusters), 'cluster')} of {format_count(stages, 'node')}, worth {found.objective:.4g}"
-    )
-    return words if before is None else f"{words} (before: {len(before.clusters)}, {before.objective:.4g})"
 
 
 def _counts(nodes: int, least: int) -> Iterator[int]:

@@ -7,7 +7,7 @@ until a pass over all cuts gains nothing. In: clusters. Out: clusters that are w
 """
 
 from cluster_planner.predict.plan_worths import PlanWorths
-from cluster_planner.search.whole_plans import GAIN, ROUGHLY, Clusters, WholePlans
+from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 LEAST = 1e-4
 """Another pass follows one that has gained more than this part of the worth."""
@@ -28,10 +28,9 @@ def with_moved_cuts(plans: WholePlans, worths: PlanWorths, clusters: Clusters, t
                 while (moved := plans.with_cut_moved(now, at, by, together=together)) is not None:
                     if (tries := tries - 1) < 0:
                         return now
-                    about = worths.of(moved, roughly=True)
-                    if about <= rough * (1 - ROUGHLY) or (exact := worths.of(moved)) <= worth * (1 + GAIN):
+                    if (better := plans.better(moved, (worth, rough))) is None:
                         break
-                    now, worth, rough = moved, exact, about
+                    now, (worth, rough) = moved, better
     return now
 
 

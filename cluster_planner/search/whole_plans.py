@@ -13,19 +13,20 @@ last plan took. This search changes stages: who runs which units. Every plan tha
     anew        a cluster's order and cuts are planned again by themselves
     together    in all clusters with the same cuts a stage moves or leaves, and all are cut anew (common_cuts.py)
 
-They are drawn by seed; one that makes the plan worth more is taken. At the end `with_spares` tries each kind of spare
-in the clusters nearest to it, not by chance, so that it can be said of each that no cluster gains. In: clusters. Out:
-clusters that are worth more.
+They are drawn by seed; one that makes the plan worth more is taken. A plan that was found to be worth no more is not
+tried again, nor one that differs from it only by nodes that are equal in all that counts (inputs/twins.py). In:
+clusters. Out: clusters that are worth more.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.inputs.twins import twins_of
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
 from cluster_planner.pipeline.common_cuts import common_cuts, fast_cuts
 from cluster_planner.pipeline.memory_fit import recomputing
@@ -41,14 +42,23 @@ ROUGHLY = 0.004
 MORE, LESS = 1.5, 0.99
 """A kind of change is drawn so many times as often after it has gained something, and after it has not."""
 
+LEAST = 0.1
+"""A kind of change is drawn at least so many times as often as at the beginning."""
+
 FARTHEST = 4
 """A cut moves by this many units at most."""
+
+MOST_POSITIONS = 72
+"""Nodes in a given order are cut anew at any unit where a model has no more cut positions than this."""
 
 MOST_FOUNDERS = 8
 """At most so many spares found a cluster together."""
 
-NEAR = 3
-"""Each kind of spare is tried in so many clusters, the nearest."""
+LIMITING = 0.5
+"""So often a cut moves, or a node is exchanged, at a stage that holds the plan up."""
+
+DRAWS = 4
+"""So many times as many changes are drawn, at most, as are tried: those that lead to a plan that is known are not."""
 
 Clusters = tuple[Cluster, ...]
 
@@ -75,10 +85,14 @@ class WholePlans:
         """`names`: the nodes that may run stages. `least`: stages of a cluster, at the least. `few`: the same costs on
         few cut positions, on which pipelines are planned anew.
         """
-        self._fleet, self._spans, self._worths, self._names, self._least = fleet, spans, worths, tuple(names), least
+        self._fleet, self._spans, self._worths, self._names, self.least = fleet, spans, worths, tuple(names), least
         self._few = spans if few is None else few
-        self._rules = fleet.rules
-        self._number_of = fleet.arrays.number_of
+        self._cuts = spans if len(spans.positions) <= MOST_POSITIONS else self._few
+        self._rules, self._number_of = fleet.rules, fleet.arrays.number_of
+        self._twins = twins_of(fleet)
+        self._signs: dict[tuple[int, tuple[Stage, ...]], int] = {}
+        self._limiting: list[tuple[int, int]] = []
+        self._at_most: dict[int, float] = {}
         self._clusters: dict[tuple[tuple[str, int, int], ...], Cluster | None] = {}
         self._cut_anew_as: dict[tuple[str, ...], Cluster | None] = {}
         self._planned_as: dict[tuple[str, ...], Cluster | None] = {}
@@ -112,76 +126,50 @@ class WholePlans:
         random = np.random.default_rng(seed)
         now: Clusters = tuple(clusters)
         worth, rough, weights = self._worths.of(now), self._worths.of(now, roughly=True), self._weights.copy()
-        for _ in range(tries):
+        self._limiting = self._worths.limiting(now)
+        for _ in range(DRAWS * tries):
             kind = int(random.choice(len(weights), p=weights / weights.sum()))
             changed = self._changes[kind](now, random)
-            if changed is None or not self._is_allowed(changed):
+            if changed is None or self._was_less(changed, worth) or not self._is_allowed(changed):
                 continue
-            about = self._worths.of(changed, roughly=True)
-            if about <= rough * (1 - ROUGHLY) or (exact := self._worths.of(changed)) <= worth * (1 + GAIN):
-                weights[kind] = max(weights[kind] * LESS, self._weights[kind] / 3)
-                continue
-            now, worth, rough = changed, exact, about
-            weights[kind] = min(weights[kind] * MORE, 3.0)
-            if tell is not None and not tell(worth, now):
+            tries -= 1
+            if (better := self.better(changed, (worth, rough))) is None:
+                weights[kind] = max(weights[kind] * LESS, self._weights[kind] * LEAST)
+            else:
+                now, (worth, rough) = changed, better
+                self._limiting = self._worths.limiting(now)
+                weights[kind] = min(weights[kind] * MORE, 3.0)
+                if tell is not None and not tell(worth, now):
+                    break
+            if tries == 0:
                 break
         return now, worth
 
-    def with_spares(self, clusters: Sequence[Cluster], tries: int) -> tuple[Clusters, frozenset[str]]:
-        """Return the plan with every spare that makes it worth more, and the spares that were tried and do not.
-
-        Spares that are equal in all that counts are tried once. At most `tries` plans are compared.
+    def better(
+        self, changed: Clusters, now: tuple[float, float], *, slack: float = ROUGHLY
+    ) -> tuple[float, float] | None:
+        """Return (worth, rough worth) of a plan that is worth more than `now`, which are the same of another; else
+        None. It is judged exactly where its rough worth is lower by less than `slack`, a part.
         """
-        now: Clusters = tuple(clusters)
-        worth, rough = self._worths.of(now), self._worths.of(now, roughly=True)
-        kinds = self._kinds(self._spares(now))
-        useless: set[str] = set()
-        while kinds:
-            alike = kinds.pop(0)
-            gained = False
-            for changed in self._joined_by(now, alike[0]):
-                if (tries := tries - 1) < 0:
-                    return now, frozenset(useless)
-                about = self._worths.of(changed, roughly=True)
-                if about > rough * (1 + GAIN) and (exact := self._worths.of(changed)) > worth * (1 + GAIN):
-                    now, worth, rough, gained = changed, exact, about, True
-                    break
-            if gained:
-                kinds, useless = self._kinds(self._spares(now)), set()
-            else:
-                useless.update(alike)
-        return now, frozenset(useless)
+        least = now[0] * (1 + GAIN)
+        about = self._worths.of(changed, roughly=True)
+        exact = self._worths.of(changed, above=least) if about > now[1] * (1 - slack) else 0.0
+        self._at_most[self._sign(changed)] = max(now[0], exact)
+        return (exact, about) if exact > least else None
 
-    def _kinds(self, spares: Sequence[str]) -> list[list[str]]:
-        """Return the spares, those together that differ in nothing that counts, the fastest first."""
-        linked = {name for link in self._fleet.links for name in (link.a, link.b)}
-        kinds: dict[tuple[object, ...], list[str]] = {}
-        for name in spares:
-            node = self._fleet.node(name)
-            more = (node.host_room_bytes, node.up_bytes_per_s, node.down_bytes_per_s)
-            key = (node.flops_per_s, node.room_bytes, *more, node.region, node.host, node.hours, node.mtbf_s)
-            alone = name in linked or self._rules.are_any
-            kinds.setdefault((*key, name if alone else None), []).append(name)
-        return sorted(kinds.values(), key=lambda alike: (-self._fleet.node(alike[0]).flops_per_s, alike[0]))
+    def _was_less(self, changed: Clusters, worth: float) -> bool:
+        """Say whether this plan, or one that differs by equal nodes only, was found to be worth no more than this."""
+        return self._at_most.get(self._sign(changed), np.inf) <= worth
 
-    def _joined_by(self, now: Clusters, name: str) -> Iterator[Clusters]:
-        """Yield the plans in which a spare runs a stage: at each place of the nearest clusters, and of new ones."""
-        here = [self._number_of[name]]
+    def _sign(self, clusters: Clusters) -> int:
+        """Return a number that is the same for plans that differ by equal nodes, and the order of clusters, only."""
+        return hash(tuple(sorted(self._sign_of(cluster) for cluster in clusters)))
 
-        def latency_s(names: Sequence[str]) -> float:
-            return float(self._fleet.arrays.between(here, [self._number_of[one] for one in names])[0].mean())
-
-        order = sorted(range(len(now)), key=lambda i: (latency_s([stage.node for stage in now[i].stages]), i))
-        for i in order[:NEAR]:
-            names = [stage.node for stage in now[i].stages]
-            for place in range(len(names) + 1):
-                changed = self._replaced(now, {i: self._cut_anew([*names[:place], name, *names[place:]])})
-                if changed is not None:
-                    yield changed
-        near = sorted(self._spares(now), key=lambda one: (one != name, latency_s([one]), one))
-        for count in range(self._least, min(len(near), MOST_FOUNDERS) + 1):
-            if (cluster := self._planned(near[:count])) is not None:
-                yield (*now, cluster)
+    def _sign_of(self, cluster: Cluster) -> int:
+        if (key := (cluster.window, cluster.stages)) not in self._signs:
+            stages = ((self._twins[self._number_of[one.node]], one.units, one.recomputes) for one in cluster.stages)
+            self._signs[key] = hash((cluster.window, *stages))
+        return self._signs[key]
 
     def _is_allowed(self, clusters: Clusters) -> bool:
         if len(clusters) < self._rules.min_clusters:
@@ -201,7 +189,7 @@ class WholePlans:
         return self._clusters[key]
 
     def _make(self, plain: Sequence[Stage]) -> Cluster | None:
-        if len(plain) < self._least or not self._may_run([stage.node for stage in plain]):
+        if len(plain) < self.least or not self._may_run([stage.node for stage in plain]):
             return None
         found: list[Pipeline] = []
         for window in (self._spans.workload.largest_window, 2 * len(plain), 1):
@@ -213,19 +201,19 @@ class WholePlans:
         best = max(found, key=lambda one: one.value)
         return Cluster("", best.window, best.stages)
 
-    def _cut_anew(self, names: Sequence[str]) -> Cluster | None:
+    def cut_anew(self, names: Sequence[str]) -> Cluster | None:
         """Return the cluster of these nodes in this order, each with a stage."""
         if (key := tuple(names)) not in self._cut_anew_as:
-            allowed = len(names) >= self._least and self._may_run(names)
-            found = fast_cuts(self._fleet, self._few, names) if allowed else None
+            allowed = len(names) >= self.least and self._may_run(names)
+            found = fast_cuts(self._fleet, self._cuts, names) if allowed else None
             self._cut_anew_as[key] = None if found is None else Cluster("", found.window, found.stages)
         return self._cut_anew_as[key]
 
-    def _planned(self, names: Sequence[str]) -> Cluster | None:
+    def planned(self, names: Sequence[str]) -> Cluster | None:
         """Return the best cluster of these nodes, in any order."""
         if (key := tuple(sorted(names))) not in self._planned_as:
-            allowed = len(names) >= self._least and self._may_share(names)
-            found = plan_pipeline(self._fleet, self._few, key, 0.0, self._least) if allowed else None
+            allowed = len(names) >= self.least and self._may_share(names)
+            found = plan_pipeline(self._fleet, self._few, key, 0.0, self.least) if allowed else None
             self._planned_as[key] = None if found is None else Cluster("", found.window, found.stages)
         return self._planned_as[key]
 
@@ -253,36 +241,44 @@ class WholePlans:
             if (place == at[0] or together) and old in ends[:-1]:
                 ends[ends.index(old)] += by
                 changed[place] = self._recut(cluster, ends)
-        return self._replaced(now, changed)
+        return self.replaced(now, changed)
+
+    def _a_stage(self, now: Clusters, random: np.random.Generator) -> tuple[int, int]:
+        """Draw (cluster, stage): one of those that hold the plan up, or any."""
+        if random.random() < LIMITING:
+            return self._limiting[int(random.integers(len(self._limiting)))]
+        i = int(random.integers(len(now)))
+        return i, int(random.integers(len(now[i].stages)))
 
     # One change each: the plan after it, or None where there is no such change.
 
     def _exchange(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
-        i = int(random.integers(len(now)))
-        s = int(random.integers(len(now[i].stages)))
-        spares = self._spares(now) if random.random() < 0.25 else []
+        i, s = self._a_stage(now, random)
+        spares = self.spares(now) if random.random() < 0.25 else []
         if spares:
-            return self._replaced(now, {i: self._with(now[i], {s: spares[int(random.integers(len(spares)))]})})
+            return self.replaced(now, {i: self._with(now[i], {s: spares[int(random.integers(len(spares)))]})})
         j = int(random.integers(len(now)))
         if i == j:
             t = int(random.integers(len(now[j].stages)))
             a, b = now[i].stages[s].node, now[j].stages[t].node
-            return None if s == t else self._replaced(now, {i: self._with(now[i], {s: b, t: a})})
+            return None if s == t else self.replaced(now, {i: self._with(now[i], {s: b, t: a})})
         if random.random() < 0.7:
             middle = sum(now[i].stages[s].units) // 2
             t = next(at for at, stage in enumerate(now[j].stages) if middle < stage.units[1])
         else:
             t = int(random.integers(len(now[j].stages)))
         a, b = now[i].stages[s].node, now[j].stages[t].node
-        return self._replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
+        return self.replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
 
     def _cut(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
-        i = int(random.integers(len(now)))
+        i, s = self._a_stage(now, random)
         if len(now[i].stages) < 2:
             return None
-        s = int(random.integers(len(now[i].stages) - 1))
-        by = int(random.integers(1, FARTHEST + 1)) * (1 if random.random() < 0.5 else -1)
-        return self.with_cut_moved(now, (i, s), by, together=random.random() < 0.5)
+        by, before = int(random.integers(1, FARTHEST + 1)), random.random() < 0.5
+        # The cut before a stage moves on, or that after it back, so that the stage gets smaller.
+        if (before and s > 0) or s == len(now[i].stages) - 1:
+            s, by = s - 1, -by
+        return self.with_cut_moved(now, (i, s), -by, together=random.random() < 0.5)
 
     def _same_cuts(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i, everyone = int(random.integers(len(now))), random.random() < 0.5
@@ -291,7 +287,7 @@ class WholePlans:
             return None
         ends = [stage.units[1] for stage in now[i].stages]
         taking = alike if everyone else [alike[int(random.integers(len(alike)))]]
-        return self._replaced(now, {at: self._recut(now[at], ends) for at in taking})
+        return self.replaced(now, {at: self._recut(now[at], ends) for at in taking})
 
     def _order(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
@@ -311,13 +307,13 @@ class WholePlans:
                 else:
                     names = names[s + 1 :] + names[: s + 1]
                 changed[at] = self.made(names, [stage.units for stage in cluster.stages])
-        return self._replaced(now, changed)
+        return self.replaced(now, changed)
 
     def _leave(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
         s = int(random.integers(len(now[i].stages)))
         names = [stage.node for at, stage in enumerate(now[i].stages) if at != s]
-        return self._replaced(now, {i: self._cut_anew(names)})
+        return self.replaced(now, {i: self.cut_anew(names)})
 
     def _dissolve(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
@@ -325,7 +321,7 @@ class WholePlans:
 
     def _join(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
-        spares = self._spares(now)
+        spares = self.spares(now)
         changed: dict[int, Cluster | None] = {}
         if spares:
             joins = spares[int(random.integers(len(spares)))]
@@ -336,30 +332,30 @@ class WholePlans:
             s = int(random.integers(len(now[j].stages)))
             joins = now[j].stages[s].node
             left = [stage.node for at, stage in enumerate(now[j].stages) if at != s]
-            if (without := self._cut_anew(left)) is None:
+            if (without := self.cut_anew(left)) is None:
                 return None
             changed[j] = without
         names = [stage.node for stage in now[i].stages]
         names.insert(int(random.integers(len(names) + 1)), joins)
-        changed[i] = self._cut_anew(names)
-        return self._replaced(now, changed)
+        changed[i] = self.cut_anew(names)
+        return self.replaced(now, changed)
 
     def _found(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
-        spares = self._spares(now)
-        if len(spares) < self._least:
+        spares = self.spares(now)
+        if len(spares) < self.least:
             return None
         first = spares[int(random.integers(len(spares)))]
         latency_s, _ = self._fleet.arrays.between([self._number_of[first]], [self._number_of[name] for name in spares])
         nearest = [spares[i] for i in np.argsort(latency_s[0], kind="stable")]
-        count = int(random.integers(self._least, min(len(nearest), MOST_FOUNDERS) + 1))
-        cluster = self._planned(nearest[:count])
+        count = int(random.integers(self.least, min(len(nearest), MOST_FOUNDERS) + 1))
+        cluster = self.planned(nearest[:count])
         return None if cluster is None else (*now, cluster)
 
     def _anew(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
         names = [stage.node for stage in now[i].stages]
-        planned = self._planned if random.random() < 0.3 else self._cut_anew
-        return self._replaced(now, {i: planned(names)})
+        planned = self.planned if random.random() < 0.3 else self.cut_anew
+        return self.replaced(now, {i: planned(names)})
 
     def _together(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
@@ -370,15 +366,15 @@ class WholePlans:
         if what < 0.75:
             places.insert(int(random.integers(len(places) + 1)), moved)
         orders = [[now[at].stages[place].node for place in places] for at in alike]
-        if len(alike) < 2 or len(places) < self._least or not all(map(self._may_run, orders)):
+        if len(alike) < 2 or len(places) < self.least or not all(map(self._may_run, orders)):
             return None
         ways: list[Clusters] = []
-        for made in common_cuts(self._fleet, self._few, orders):
+        for made in common_cuts(self._fleet, self._cuts, orders):
             clusters = {at: Cluster("", one.window, one.stages) for at, one in zip(alike, made, strict=True)}
             ways.append(tuple(clusters.get(at, cluster) for at, cluster in enumerate(now)))
         return max(ways, key=lambda way: self._worths.of(way, roughly=True), default=None)
 
-    def _spares(self, now: Clusters) -> list[str]:
+    def spares(self, now: Clusters) -> list[str]:
         running = {stage.node for cluster in now for stage in cluster.stages}
         return [name for name in self._names if name not in running]
 
@@ -393,7 +389,7 @@ class WholePlans:
         return self.made([stage.node for stage in cluster.stages], cuts)
 
     @staticmethod
-    def _replaced(now: Clusters, changed: dict[int, Cluster | None]) -> Clusters | None:
+    def replaced(now: Clusters, changed: dict[int, Cluster | None]) -> Clusters | None:
         """Return the plan with these clusters in their places; None where one of them is impossible."""
         if not changed or any(one is None for one in changed.values()):
             return None

@@ -18,7 +18,8 @@ from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan, with_advice_planned
-from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS, Step
+from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS
+from cluster_planner.search.steps import Step
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload, **options: object) -> Plan:

@@ -63,6 +63,32 @@ def test_a_larger_window_is_a_plan_of_its_own(
         assert worths.of(plan) == pytest.approx(predicted(home, spans, plan))
 
 
+@pytest.mark.parametrize("average_every", [64, 100_000])
+def test_of_a_plan_that_is_worth_no_more_it_is_only_said_that_it_is_not(
+    home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload], average_every: int
+) -> None:
+    spans = SpanCosts(make_model(8), make_workload(average_every=average_every))
+    for window in (1, 2, 6):
+        plan = clusters_of([("fast0", 3), ("fast1", 5)], [("slow0", 4), ("slow1", 2), ("slow2", 2)], window=window)
+        worth = PlanWorths(home, spans).of(plan)
+        assert PlanWorths(home, spans).of(plan, above=0.999 * worth) == worth
+        for above in (1.001 * worth, 1.2 * worth, 10 * worth):
+            assert worth <= PlanWorths(home, spans).of(plan, above=above) <= above
+
+
+def test_what_holds_a_plan_up_is_its_slowest_stages_and_the_slowest_way_of_a_round(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    nodes = [make_node(name) for name in ("a", "b", "c")]
+    fleet = Fleet((*nodes, make_node("slow", up_bytes_per_s=1e5)))
+    spans = SpanCosts(make_model(8, parameter_bytes=2 * 10**6), make_workload(average_every=64))
+    worths = PlanWorths(fleet, spans)
+    plan = clusters_of([("a", 6), ("b", 2)], [("c", 7), ("slow", 1)])
+    assert worths.limiting(plan)[0] == (0, 0)
+    assert set(worths.limiting(plan)[2:]) >= {(1, 1)}
+    assert worths.limiting(plan[:1]) == [(0, 0)]
+
+
 def test_rough_worth_ranks_rings_of_neighbours_first(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:

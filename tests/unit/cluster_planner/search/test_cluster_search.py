@@ -1,6 +1,38 @@
-from cluster_planner.search.cluster_search import Step
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.search.candidates import Assembler
+from cluster_planner.search.cluster_search import FEW_NODES, Search
+from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.steps import Step
 
 
-def test_a_step_is_one_line() -> None:
-    assert str(Step("k-means", "3 clusters", 0.0, 0.0)) == "k-means: 3 clusters"
-    assert str(Step("local search", "2 clusters", 12.5, 0.5)) == "local search: 2 clusters; best so far 12.5"
+@pytest.mark.parametrize("average_every", [128, 100_000])
+def test_a_plan_of_a_larger_fleet_is_worth_no_less_than_its_regions_as_clusters(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    average_every: int,
+) -> None:
+    """Of such a fleet only the likeliest groupings are worked out."""
+    nodes = tuple(make_node(f"{place}{i}", region=place) for place in "ab" for i in range(FEW_NODES // 2 + 1))
+    near = [RegionLink(place, place, 1e-3, 1e8) for place in "ab"]
+    fleet = Fleet(nodes, (), (RegionLink("a", "b", 0.05, 5e5), *near))
+    costs, work = make_model(8, parameter_bytes=2 * 10**6), make_workload(average_every=average_every)
+    spans, told = SpanCosts(costs, work), list[Step]()
+    problem = SearchProblem(fleet, costs, work, tuple(range(len(nodes))), 2, 0)
+    best = Search(problem, spans, MemoryFit(fleet, spans, 2), told.append).best()
+    regions = Assembler(fleet, spans, spans, 2).candidate(
+        [fleet.names[: len(nodes) // 2], fleet.names[len(nodes) // 2 :]]
+    )
+    assert best is not None
+    assert regions is not None
+    assert best.objective >= regions.objective
+    assert told[-1].objective == pytest.approx(best.objective)
+    assert [step.objective for step in told] == sorted(step.objective for step in told)
