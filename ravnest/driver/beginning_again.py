@@ -15,7 +15,7 @@ from cluster_planner import NoFeasiblePlan, Plan
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.preparation import Prepared
-from ravnest.driver.ray.stage_actors import nodes_alive
+from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.recovery import NodesLeft, Restarts, look_for_nodes_s, plan_among

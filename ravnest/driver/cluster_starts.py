@@ -5,16 +5,18 @@ clusters that can join. Nothing here waits: the driver's loop asks at each turn.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster_planner import Plan
 from ravnest.driver.instructions import Instruction, RecordClusterLost, RecordRoundCommitted
+from ravnest.driver.planning_anew import NodesThere
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.warm_spares import WarmSpares
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name, stage_place
-from ravnest.recovery.replacing import MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.replacing import LOOK_AGAIN_S, MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.transport import Delivery, Endpoint, PeerAddress
@@ -38,6 +40,16 @@ class ClusterProcesses(Protocol):
     @property
     def ready(self) -> Collection[str]:
         """The stages whose processes have ended, and on whose nodes a ready process waits to take their place."""
+        ...
+
+    @property
+    def ready_nodes(self) -> Collection[str]:
+        """The nodes on which a ready process waits, which can be any stage."""
+        ...
+
+    def keep_ready(self, plan: Plan, free: Collection[str], gone: Collection[str]) -> None:
+        """Make a process ready on each node of the plan where nothing runs, `free`, and end those on nodes that are
+        `gone`. Raises InvalidInput or RunFailed where that is not possible."""
         ...
 
     def prepared(self, stages: list[str]) -> Mapping[str, StageAddress | str]:
@@ -74,6 +86,7 @@ class ClusterStarts:
         setups: Callable[[Plan], Mapping[str, StageSetup]],
         check: Callable[[Mapping[str, StageAddress], Mapping[str, str]], None],
         warm: WarmSpares | None = None,
+        there: NodesThere | None = None,
     ) -> None:
         """
         Arguments:
@@ -81,12 +94,16 @@ class ClusterStarts:
             check: raises InvalidInput where stages at these addresses, on these nodes by stage, cannot take part,
                 since they read other data.
             warm: the warm spares of the run, which take the places of lost stages; None: there are none.
+            there: says which nodes are there, so that ready processes wait where nothing runs; None: none do.
         """
         self.warm = warm
         self.replacements = replacements
         self._processes = processes
         self._setups = setups
         self._check = check
+        self._there = there
+        self._look_s = 0.0
+        """When it is looked next where nothing runs."""
         self._found: dict[str, dict[str, StageAddress]] = {}
         self._kept: dict[str, dict[str, int]] = {}
         """By lost cluster: its stages that stand by, with the epoch from which on they speak as such."""
@@ -141,8 +158,9 @@ class ClusterStarts:
         out: list[News] = []
         while self.replacements.due(now_s):
             alive = self._processes.alive(self.replacements.plan)
-            there = {*self._processes.ready, *(stage for kept in self._kept.values() for stage in kept)}
-            for order in self.replacements.tick(alive, now_s, rest_s, self._holding(), there):
+            there = {stage for kept in self._kept.values() for stage in kept}
+            ready = self._processes.ready_nodes
+            for order in self.replacements.tick(alive, now_s, rest_s, self._holding(), there, ready):
                 if isinstance(order, StartCluster):
                     failed = self._start(order, rings, epoch, now_s)
                     out += failed if failed is not None else [order] if order.reason else []
@@ -173,9 +191,20 @@ class ClusterStarts:
             self.warm.observe(instruction)
 
     def shadow(self, now_s: float, *, trains: bool = True) -> None:
-        """Start and watch warm spares, where the run trains."""
+        """Start and watch warm spares, and keep processes ready where nothing runs, where the run trains."""
         if self.warm is not None and trains:
             self.warm.turn(self._processes.alive, now_s)
+        if self._there is not None and trains and now_s >= self._look_s:
+            with suppress(RavnestError):  # Ray has not answered yet, or a node has gone since: it is looked again
+                alive = self._there(self.replacements.plan)
+                self._look_s = now_s + LOOK_AGAIN_S
+                self._keep_ready(alive - self.replacements.left)
+
+    def _keep_ready(self, there: set[str]) -> None:
+        plan = self.replacements.plan
+        busy = {stage.node for cluster in self.replacements.begun for stage in cluster.stages}
+        busy |= set() if self.warm is None else self.warm.nodes
+        self._processes.keep_ready(plan, there - busy, set(plan.fleet.names) - there)
 
     def failed(self, cluster: str, reason: str, rings: RunRings, now_s: float) -> list[TryFailed]:
         """A try to start the cluster has failed: end its processes. Returns what there is to say."""

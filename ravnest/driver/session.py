@@ -214,7 +214,8 @@ def _recovery(
     check = partial(_joins, prepared, stages.places)
     needs = SpareNeeds(setups_by, check, record.happened, record.notice, shadows_among, setups_by.keys)
     warm = WarmSpares(rings, endpoint, ray, donors, control.rounds, needs)
-    starts = ClusterStarts(replacements, ray, setups_by, check, warm)
+    there = NodesThere(ray.alive)
+    starts = ClusterStarts(replacements, ray, setups_by, check, warm, NodesThere(ray.alive))
     fixed = beginning(
         prepared, stages.term, address, setups_by.token, setups_by.keys, setups_by.timeline, setups_by.shares
     )
@@ -237,7 +238,6 @@ def _recovery(
         acted = [] if acting is None else acting.turn(time.monotonic(), ray, left)
         return [*asked(prepared.folder.path, hours if real else None, time.time()), *acted]
 
-    there = NodesThere(ray.alive)
     considers = goes_on if anew is None else anew.steer(plan, replacements, control, record, there)
     return Recovery(
         starts,

@@ -133,6 +133,11 @@ class WarmSpares:
         """By stage: the node of its warm spare, where that holds the anchor."""
         return {each.stage: each.node for each in self._spares.values() if each.phase == "holds"}
 
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes on which its processes are."""
+        return {each.node for each in (*self._spares.values(), *self._taking.values())}
+
     def turn(self, alive: Callable[[Plan], Collection[str]], now_s: float) -> None:
         """Start what is to shadow, and let what listens follow. `alive`: returns the nodes that can run stages."""
         self._now_s = now_s

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from cluster_planner import Plan
+from cluster_planner import Cluster, Plan
 from ravnest.pipeline import stage_name
 from ravnest.recovery.improving import Improvement, addition, improvement
 from ravnest.recovery.nodes_left import NodesLeft
-from ravnest.recovery.placing import Nodes, Place, Placement, place, placement, refused, slows_others
+from ravnest.recovery.placing import Nodes, Place, Placement, made_ready, place, placement, refused, slows_others
 from ravnest.recovery.replanning import Situation
 from ravnest.recovery.starts import Starts
 
@@ -160,6 +160,11 @@ class Replacements:
         return [name for name, away in self._away.items() if away.phase == "starting"]
 
     @property
+    def begun(self) -> list[Cluster]:
+        """The clusters that have processes, or get them."""
+        return [each for each in self.plan.clusters if not self._waits(each.name)]
+
+    @property
     def left(self) -> frozenset[str]:
         """The nodes that have given notice, and are not back."""
         return self._left.names
@@ -167,8 +172,7 @@ class Replacements:
     def situation(self, alive: Collection[str], leaving: Collection[str], now_s: float, rest_s: float) -> Situation:
         """How the run stands: see `Situation`. `leaving`: the clusters that are leaving it with notice."""
         settled = not leaving and not any(away.waits and not away.told for away in self._away.values())
-        begun = (each for each in self.plan.clusters if not self._waits(each.name))
-        stay = {each.name for each in begun if not self.left & {stage.node for stage in each.stages}}
+        stay = {each.name for each in self.begun if not self.left & {stage.node for stage in each.stages}}
         nodes = frozenset(alive) - self.left
         return Situation(self.plan, nodes, stay if settled else None, now_s, rest_s, dict(self._slow))
 
@@ -225,12 +229,13 @@ class Replacements:
         rest_s: float = math.inf,
         warm: Mapping[str, str] = MappingProxyType({}),
         there: Collection[str] = (),
+        ready: Collection[str] = (),
     ) -> list[Order]:
         """Return what is to be done. `alive` are the nodes that can run stages; the run goes on for `rest_s`.
 
         One cluster at most is to be started, since the others' places depend on whether it can be; `due` says whether
         more is to be done at once. `warm`: the nodes of warm spares, by the lost stage of which they hold the anchor.
-        `there`: the stages of lost clusters that stand by, or for which a ready process waits on their nodes.
+        `there`: the stages of lost clusters that stand by. `ready`: the nodes on which a process waits for any place.
         """
         orders: list[Order] = []
         self._left.look(alive)
@@ -240,7 +245,7 @@ class Replacements:
             if late := self._late(away, now_s):
                 orders += self.failed(name, late, now_s)
             elif self._is_due(away, now_s):
-                nodes = replace(self._nodes_for(name, self._left.without(alive), warm), there=there)
+                nodes = replace(self._nodes_for(name, self._left.without(alive), warm), there=there, ready=ready)
                 orders += self._try(name, away, nodes, now_s, rest_s)
                 if away.phase == "starting":
                     return orders
@@ -265,7 +270,7 @@ class Replacements:
         settled = not self._moving and all(each.waits for each in away)
         found = improvement(self.plan, training, spare, self._slow, rest_s) if settled and len(training) > 1 else None
         name = next((each for each in self._further if each not in self._first), None)
-        others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
+        others = {each.name for each in self.begun}
         more = None if name is None else addition(self.plan, name, others, spare, rest_s)
         if more is not None and (found is None or more.more_per_s >= found.more_per_s):
             self._first[more.made.name] = more.made
@@ -341,11 +346,12 @@ class Replacements:
         if too_many := self._starts.too_many(cluster, now_s):
             away.phase = "out"
             return [TryFailed(cluster, too_many, None)]
-        others = {each.name for each in self.plan.clusters if not self._waits(each.name)}
+        others = {each.name for each in self.begun}
         found: Place | str
         better, away.better = away.better, None
         if better is not None and {stage.node for stage in better.made.stages} <= {*nodes.own, *nodes.spare}:
-            found = Place(placement(self.plan, better.made, others), better.reason)
+            made = placement(self.plan, better.made, others)
+            found = Place(made_ready(made, cluster, nodes.ready), better.reason)
         elif cluster not in {each.name for each in self.plan.clusters}:
             found = "the nodes that it was to be made of are not there any more"
         else:

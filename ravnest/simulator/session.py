@@ -277,7 +277,7 @@ class Session:
         run.lose(who, reason, returns=not notice and gone <= self._spares.holding(gone).keys())
         if not run.draining:
             self._spares.cluster_lost(self.plan, cluster, gone)
-            at_once = not notice and gone <= self._spares.takers(gone)
+            at_once = not notice and gone <= self._spares.takers({name: was[name].node for name in gone})
             self._replacements.lost(cluster, samples, run.clock.now_s, at_once=at_once)
             self._keep_looking()
 
@@ -295,7 +295,8 @@ class Session:
         while self._replacements.due(now_s):
             warm = self._spares.holding(who for gone in self._gone.values() for who in gone)
             alive = self._presence.alive(now_s)
-            for order in self._replacements.tick(alive, now_s, self._rest_s, warm, self._spares.there):
+            ready = self._spares.ready(self.plan, alive, {e.node for _, e in places(self._replacements.begun)})
+            for order in self._replacements.tick(alive, now_s, self._rest_s, warm, self._spares.there, ready):
                 if isinstance(order, StartCluster):
                     start_s = WARM_S if order.placement.at_once else self._scenario.restart_s
                     run.clock.after(start_s, self._listening, (order, self._spares.take_places(order)))

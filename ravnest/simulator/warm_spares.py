@@ -4,7 +4,8 @@ In: what spares shadow, what becomes of nodes and clusters, and the rounds' comm
 pieces of the anchor that need not be sent. The members of a ring together send each spare that follows it one average
 in every round (decision 96). A spare that takes a place while such bytes are on their way is sent that segment anew,
 where a real one waits for the rest. Stages that live stand by, and hold the anchor until the next commit (decision 80).
-A stage whose process has trained for a while has a ready process beside it, which has no state.
+A stage whose process has trained for a while has a ready process beside it, which has no state and can be any stage.
+So has a node that is free for as long as a process takes to start.
 """
 
 from collections import Counter
@@ -65,7 +66,9 @@ class WarmSpares:
         self._began_s: dict[str, float] = {}
         """By stage: when its process began."""
         self._ready: set[str] = set()
-        """The stages whose processes have ended, and on whose nodes a ready process waits to take their place."""
+        """The nodes on which no stage trains, and a ready process waits."""
+        self._free_s: dict[str, float] = {}
+        """By node that is free: since when."""
 
     def begin(self, plan: Plan, alive: Collection[str]) -> None:
         """The run begins: the plan's spares are there, and hold the weights that everybody begins with."""
@@ -76,6 +79,7 @@ class WarmSpares:
             self._place(spare_name(who))
         stages = (stage_name(each.name, i) for each in plan.clusters for i in range(len(each.stages)))
         self._began_s = dict.fromkeys(stages, self._run.clock.now_s)
+        self.ready(plan, alive, {stage.node for cluster in plan.clusters for stage in cluster.stages})
 
     @property
     def nodes(self) -> dict[str, str]:
@@ -86,21 +90,32 @@ class WarmSpares:
         """By stage, of these: the node of its warm spare, where that holds the anchor."""
         return {who: self._spares[who].node for who in stages if who in self._spares and self._spares[who].holds}
 
-    def takers(self, stages: Collection[str]) -> set[str]:
-        """Those of these lost stages whose places need no new process: a warm spare or a ready process takes them."""
-        return {*self.holding(stages), *(self._ready & set(stages))}
+    def takers(self, nodes: Mapping[str, str]) -> set[str]:
+        """Those of these lost stages whose places need no new process: a warm spare or a ready process takes them.
+        `nodes`: by stage, the node on which it was."""
+        return {*self.holding(nodes), *(who for who, node in nodes.items() if node in self._ready)}
 
     @property
     def there(self) -> set[str]:
-        """The stages of lost clusters that stand by, or for which a ready process waits on their nodes."""
-        return self._ready | {who for _, kept in self._kept.values() for who in kept}
+        """The stages of lost clusters that stand by."""
+        return {who for _, kept in self._kept.values() for who in kept}
+
+    def ready(self, plan: Plan, alive: Collection[str], busy: Collection[str]) -> set[str]:
+        """Return the nodes on which a ready process waits. Those that are alive and not `busy` get one."""
+        now_s = self._run.clock.now_s
+        free = set(alive) - set(busy) - {each.node for each in self._spares.values()}
+        self._free_s = {node: self._free_s.get(node, now_s) for node in free}
+        if plan.job.get("ready_processes", "auto") != "never":
+            self._ready |= {node for node, since_s in self._free_s.items() if now_s >= since_s + self._start_s}
+        return self._ready
 
     def ended(self, plan: Plan, stage: str) -> None:
         """The process of a stage has ended, and its node is there: the ready process beside it may take its place."""
         trained_s = self._run.clock.now_s - self._began_s[stage]
         wanted = plan.job.get("ready_processes", "auto") != "never"
         if wanted and trained_s >= READY_AFTER_S + self._start_s and stage in beside(plan):
-            self._ready.add(stage)
+            cluster, index = stage_place(stage)
+            self._ready.add(plan.cluster(cluster).stages[index].node)
 
     def look(self, plan: Plan, alive: Collection[str]) -> None:
         """Let nodes that are free follow what they should."""
@@ -117,6 +132,8 @@ class WarmSpares:
 
     def lost(self, node: str, look: Callable[[], None]) -> None:
         """A node is gone: `look` is called when it is looked who may follow in its place."""
+        self._ready.discard(node)
+        self._free_s.pop(node, None)
         gone = [who for who, each in self._spares.items() if each.node == node]
         for who in gone:
             del self._spares[who]
@@ -129,13 +146,15 @@ class WarmSpares:
         stages = enumerate(plan.cluster(cluster).stages)
         kept = {stage_name(cluster, i): each.node for i, each in stages if stage_name(cluster, i) not in gone}
         self._kept[cluster] = len(self._run.rounds.committed_s), kept
+        for stage in kept:
+            self.ended(plan, stage)  # whatever the stages on these nodes will be
 
     def take_places(self, order: StartCluster) -> set[tuple[str, str]]:
         """Let spares take the places that the order says. Returns the segments that need not be sent, as (stage, ring),
         as far as that is known: see `held`."""
         taken = {who: self._spares.pop(who) for who in order.placement.warm if who in self._spares}
         nodes = {stage.node for stage in order.plan.cluster(order.cluster).stages}
-        self._ready = {who for who in self._ready if stage_place(who)[0] != order.cluster}  # they are used up
+        self._ready -= nodes  # they are used up
         anew = order.placement.how in ("other cuts", "nodes that came")
         for who, each in tuple(self._spares.items()):
             if each.node in nodes or (anew and stage_place(who)[0] == order.cluster):

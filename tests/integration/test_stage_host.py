@@ -50,13 +50,28 @@ def test_a_ready_process_takes_the_place_of_one_that_was_killed_and_ends_with_it
     assert second != first
     psutil.Process(int(first)).kill()
     assert actor.run(b"") == ("died", ended_how(137))
-    assert actor.again(b"") == ("said", second)
+    assert actor.again("c0.s0", b"") == ("said", second)
     assert actor.run(b"") == ("said", second)
     _, third = actor.make_ready(0.0)
     actor.end()
     until_gone(int(second))
     until_gone(int(third))
     assert actor.make_ready(0.0)[0] == "died", "nobody needs it any more"
+
+
+def test_a_stage_that_is_over_leaves_its_ready_process_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_host, "PROGRAM", "tests.support.answers_with_its_id")
+    actor = StageActor("c0.s1", b"")
+    actor.rest()
+    _, first = actor.prepare()
+    _, second = actor.make_ready(0.0)
+    actor.rest()
+    until_gone(int(first))
+    assert not is_gone(int(second))
+    assert actor.again("c1.s0", b"") == ("said", second)
+    assert repr(actor) == "c1.s0"
+    actor.end()
+    until_gone(int(second))
 
 
 def test_where_the_ready_process_has_ended_too_a_new_one_takes_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +81,7 @@ def test_where_the_ready_process_has_ended_too_a_new_one_takes_the_place(monkeyp
     _, second = actor.make_ready(0.0)
     for each in (first, second):
         psutil.Process(int(each)).kill()  # nobody knows of the second one's end when it is asked
-    said, third = actor.again(b"")
+    said, third = actor.again("c0.s0", b"")
     assert said == "said"
     assert third not in (first, second)
     actor.end()

@@ -16,11 +16,12 @@ from typing import Any
 from cluster_planner import Plan
 from ravnest.driver.ray.code_shipping import JobCode
 from ravnest.driver.ray.head_watch import HeadWatch
+from ravnest.driver.ray.planned_nodes import nodes_of_plan, ray_node
 from ravnest.driver.ray.processes_here import ProcessesHere
 from ravnest.driver.ray.ready_processes import ReadyProcesses
-from ravnest.driver.ray.session import LOOPBACK, RESOURCE_PREFIX, RayNode, RaySession, one_line
+from ravnest.driver.ray.session import LOOPBACK, RayNode, RaySession, one_line
 from ravnest.driver.ray.stage_host import Reply, StageActor
-from ravnest.errors import InvalidInput, NodeLost, NodeNotThere, RunFailed
+from ravnest.errors import InvalidInput, NodeLost, RunFailed
 from ravnest.job.config import data_of_node
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ravnest.stage.own_process import StageOrder, StageOutcome, heard, packed, told
@@ -86,6 +87,8 @@ class RayCluster:
         self._nodes: dict[str, str] = {}
         """By stage that has an actor: its node."""
         self._ready = ReadyProcesses(self._ray)
+        self._setup: StageSetup | None = None
+        """That of the first stage that was placed, without its state: what a process loads to be ready for any."""
         self._ending: dict[Any, Any] = {}
         """By call that is to end a stage: its actor, which is not needed any more then."""
 
@@ -95,6 +98,7 @@ class RayCluster:
     def __exit__(self, *exc: object) -> None:
         try:
             self.end([*self._actors, *self.adopted.stages])
+            self._end_actors(self._ready.leave())
             if self._ending:
                 with suppress(self._ray.exceptions.RayError):
                     self._ray.wait(list(self._ending), num_returns=len(self._ending), timeout=_END_S)
@@ -126,23 +130,30 @@ class RayCluster:
         nodes = nodes if only is None else [node for node in nodes if node in only]
         if self._session.is_local:
             return dict.fromkeys(nodes, max(1, self.cores() // len(nodes)))
-        found = self._ray_nodes(plan, nodes)
+        found = self._found(plan, nodes)
         shared = [node.node_id for node in found.values()]
         return {name: max(1, node.cores // shared.count(node.node_id)) for name, node in found.items()}
 
     def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """Ask Ray for an actor for each stage, on the node that `nodes` names by stage. They start at the same time."""
-        remote = self._ray.remote(StageActor)
-        # One call waits for the process, one for the ready process, and another may end both meanwhile.
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3}
-        local = self._session.is_local
-        found = {} if local else self._ray_nodes(plan, [nodes[stage] for stage in setups])
+        self._place(plan, setups, nodes, self._found(plan, [nodes[stage] for stage in setups]))
+
+    def _place(
+        self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str], found: Mapping[str, RayNode]
+    ) -> None:
         for stage, setup in setups.items():
-            there = {} if local else self._session.on_node(found[nodes[stage]])
-            order = self._order(plan, setup, nodes[stage], found)
-            self._actors[stage] = remote.options(**options, **there).remote(stage, order)
-            self._nodes[stage] = nodes[stage]
+            node = nodes[stage]
+            self._actors[stage] = self._actor(stage, node, found, self._order(plan, setup, node, found))
+            self._nodes[stage] = node
+            self._setup = self._setup if self._setup is not None else replace(setup, initial=())
         self._ready.want(setups, self._beside(plan))
+
+    def _actor(self, name: str, node: str, found: Mapping[str, RayNode], order: bytes) -> Any:
+        """Ask Ray for an actor on a node of the plan; `found` has Ray's by their names."""
+        # One call waits for the process, one for the ready process, and others may end one or both meanwhile.
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4}
+        there = {} if self._session.is_local else self._session.on_node(found[node])
+        return self._ray.remote(StageActor).options(**options, **there).remote(name, order)
 
     def _order(self, plan: Plan, setup: StageSetup, node: str, found: Mapping[str, RayNode]) -> bytes:
         """What a process is to be on a node of the plan; `found` has Ray's by their names."""
@@ -165,7 +176,7 @@ class RayCluster:
 
     def alive(self, plan: Plan) -> set[str]:
         """The nodes of the plan that can run stages now. Where Ray was started on this machine, all are it."""
-        return _alive(plan, None if self._session.is_local else self._session.nodes())
+        return nodes_of_plan(plan, None if self._session.is_local else self._session.nodes())
 
     def on_node(self, node: str) -> list[str]:
         """The stages that this driver has started on a node."""
@@ -182,20 +193,20 @@ class RayCluster:
         Raises InvalidInput for a node that Ray does not have.
         """
         nodes = {name: plan.cluster(s.cluster).stages[s.index].node for name, s in setups.items()}
-        again = {name for name in self.ready if name in setups and nodes[name] == self._nodes[name]}
-        found = {} if self._session.is_local else self._ray_nodes(plan, [nodes[name] for name in again])
-        if len(again) < len(setups):
-            self.begin_spares(plan, {name: each for name, each in setups.items() if name not in again}, nodes)
-        for name in again:
-            self._ready.take(name)
-            order = self._order(plan, setups[name], nodes[name], found)
-            self._preparing[self._actors[name].again.remote(order)] = name
+        self.begin_spares(plan, setups, nodes)
 
     def begin_spares(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """The same for processes on the nodes that `nodes` names, whatever the plan says."""
         self.end(list(setups))
-        self.place(plan, setups, nodes)
-        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in setups}
+        found = self._found(plan, [nodes[name] for name in setups])
+        there = {name: actor for name in setups if (actor := self._ready.take(nodes[name])) is not None}
+        fresh = {name: each for name, each in setups.items() if name not in there}
+        self._place(plan, fresh, nodes, found)
+        self._ready.want(there, self._beside(plan))
+        for name, actor in there.items():
+            self._actors[name], self._nodes[name] = actor, nodes[name]
+            self._preparing[actor.again.remote(name, self._order(plan, setups[name], nodes[name], found))] = name
+        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in fresh}
 
     def renamed(self, before: str, after: str) -> None:
         """The process of the stage `before` is that of `after` from now on. What is left of that one ends."""
@@ -232,14 +243,33 @@ class RayCluster:
         """The stages whose processes have ended, and on whose nodes a ready process waits to take their place."""
         return self._ready.waiting
 
+    @property
+    def ready_nodes(self) -> set[str]:
+        """The nodes on which a ready process waits, which can be any stage."""
+        return self._ready.nodes(self._nodes)
+
+    def keep_ready(self, plan: Plan, free: Collection[str], gone: Collection[str]) -> None:
+        """Make a process ready on each node of the plan where nothing runs, `free`, and end those on nodes that are
+        `gone`. Where no stage of the plan has one beside it, none is made."""
+        self._end_actors(self._ready.leave(gone))
+        setup = self._setup
+        if setup is None or not self._beside(plan):
+            return
+        there = self._ready.untried(free) - {self._nodes[stage] for stage in self._actors}
+        found = self._found(plan, sorted(there)) if there else {}
+        for node in sorted(there):
+            actor = self._actor(f"ready on {node}", node, found, self._order(plan, setup, node, found))
+            self._ready.coming(node, actor)
+
     def end(self, stages: list[str]) -> None:
         """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
         self.adopted.end(stages)
         self._here.forget(stages)
         for stage in stages:
-            self._ready.forget(stage)
             actor = self._actors.pop(stage, None)
-            if actor is not None:
+            if actor is not None and self._ready.rest(stage, self._nodes[stage], actor):
+                actor.rest.remote()
+            elif actor is not None:
                 self._ending[actor.end.remote()] = actor
         self._running = {call: stage for call, stage in self._running.items() if stage not in stages}
         self._preparing = {call: stage for call, stage in self._preparing.items() if stage not in stages}
@@ -292,7 +322,7 @@ class RayCluster:
         counts: Ray may be slow, or stand still.
         """
         self._let_go()
-        self._ready.look()
+        self._end_actors(self._ready.look())
         ends = [StageEnded(stage, None, "its process has ended") for stage in self.adopted.take_ended()]
         if not self._running:
             return ends
@@ -302,8 +332,10 @@ class RayCluster:
             try:
                 said = _opened(self._ray.get(call))
             except self._ray.exceptions.OutOfMemoryError:
+                self._ready.forget(stage)
                 ends.append(StageEnded(stage, None, _OUT_OF_MEMORY, unheard=True))
             except self._ray.exceptions.RayError as error:
+                self._ready.forget(stage)
                 ends.append(StageEnded(stage, None, one_line(error), unheard=True))
             else:
                 died = isinstance(said, str)
@@ -322,6 +354,9 @@ class RayCluster:
         self._here.forget(untold)
         return [StageEnded(stage, None, "its process has ended") for stage in untold]
 
+    def _end_actors(self, actors: Iterable[Any]) -> None:
+        self._ending |= {actor.end.remote(): actor for actor in actors}
+
     def _let_go(self) -> None:
         """Kill the actors whose stages have been ended."""
         if not self._ending:
@@ -330,9 +365,12 @@ class RayCluster:
         for call in done:
             self._ray.kill(self._ending.pop(call))
 
-    def _ray_nodes(self, plan: Plan, names: Sequence[str]) -> dict[str, RayNode]:
+    def _found(self, plan: Plan, names: Sequence[str]) -> dict[str, RayNode]:
+        """Ray's nodes by their names in the plan; none where Ray was started on this machine, which is all of them."""
+        if self._session.is_local:
+            return {}
         alive = [node for node in self._session.nodes() if node.alive]
-        return {name: _ray_node(plan, name, alive) for name in names}
+        return {name: ray_node(plan, name, alive) for name in names}
 
 
 _OUT_OF_MEMORY = (
@@ -344,41 +382,3 @@ _OUT_OF_MEMORY = (
 def _opened(reply: Reply) -> Any:
     """What a stage's process has said, or in words how it ended."""
     return heard(reply[1]) if reply[0] == "said" else reply[1]
-
-
-def nodes_alive(plan: Plan, address: str | None, log: Path) -> set[str]:
-    """The nodes of the plan that can run stages, while no run is in the Ray cluster at `address`.
-
-    With None stages run on this machine, and all are it. Raises RunFailed or InvalidInput where Ray cannot be asked.
-    """
-    if address is None:
-        return _alive(plan, None)
-    session = RaySession(address, None, log)
-    try:
-        return _alive(plan, session.nodes())
-    finally:
-        session.close()
-
-
-def _alive(plan: Plan, listed: Sequence[RayNode] | None) -> set[str]:
-    """The nodes of the plan that are among the `listed` and alive; None: Ray was started on this machine."""
-    here = None if listed is None else [node for node in listed if node.alive]
-    return {
-        node.name
-        for node in plan.fleet.nodes
-        if here is None or any(each.is_of(node.name, node.address) for each in here)
-    }
-
-
-def _ray_node(plan: Plan, name: str, alive: Sequence[RayNode]) -> RayNode:
-    """The live Ray node of a planned node: by its address, or else by the custom resource `ravnest-NAME`."""
-    wanted = plan.fleet.node(name).address
-    found = next((node for node in alive if node.is_of(name, wanted)), None)
-    if found is None:
-        here = ", ".join(sorted(node.address for node in alive))
-        raise NodeNotThere(
-            f"no live Ray node is {name!r} (address {wanted or 'not given'}); Ray has {here}. Start it there with"
-            f" `ray start --address … --resources '{{\"{RESOURCE_PREFIX}{name}\": 1}}'`",
-            key=f"nodes.{name}.address",
-        )
-    return found

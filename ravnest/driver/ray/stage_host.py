@@ -136,12 +136,18 @@ class StageActor:
             self._ready = ready = _OwnProcess(self._name)
         return ready.asked(GET_READY + self._order)
 
-    def again(self, order: bytes) -> Reply:
-        """The stage's process has ended: let the ready one take its place, or a new one where that has ended, too.
+    def rest(self) -> None:
+        """The stage is over: end its process at once, whatever it does. The ready one waits on."""
+        with self._lock:
+            if self._process is not None:
+                self._process.end()
+
+    def again(self, name: str, order: bytes) -> Reply:
+        """Be this stage from now on: let the ready process take its place, or a new one where that has ended.
 
         That the ready one has ended is known for sure only when it is asked.
         """
-        self._order = order
+        self._name, self._order = name, order
         with self._lock:
             if self._process is not None:
                 self._process.end()

@@ -9,7 +9,7 @@ from cluster_planner import Fleet
 from ravnest.driver.cluster_starts import ClusterStarts, Listening
 from ravnest.driver.instructions import RecordClusterLost, RecordRoundCommitted
 from ravnest.driver.run_rings import RunRings
-from ravnest.errors import InvalidInput, NodeNotThere
+from ravnest.errors import InvalidInput, NodeNotThere, RunFailed
 from ravnest.recovery import with_nodes
 from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements, StartCluster, TryFailed
 from ravnest.recovery.starts import MOST_STARTS
@@ -26,7 +26,7 @@ class Processes:
     def __init__(self, plan):
         self.nodes = {node.name for node in plan.fleet.nodes}
         self.begun, self.entered, self.ended, self.answers = [], [], [], {}
-        self.refusal, self.ready = None, set()
+        self.refusal, self.ready, self.ready_nodes, self.kept_ready = None, set(), set(), []
 
     def alive(self, plan):
         return self.nodes
@@ -45,14 +45,19 @@ class Processes:
     def end(self, stages):
         self.ended.append(stages)
 
+    def keep_ready(self, plan, free, gone):
+        self.kept_ready.append((set(free), set(gone)))
+
 
 class Bench:
-    def __init__(self, check=lambda found, nodes: None):
+    def __init__(self, check=lambda found, nodes: None, there=None):
         setups, plan = setups_of(tiny_job(), parts=(2, 1))
         self.rings = RunRings(plan, setups, dict.fromkeys(setups, HERE))
         self.processes = Processes(plan)
         self.endpoint = InProcessNetwork().endpoint(m.DRIVER, m.codec())
-        self.starts = ClusterStarts(Replacements(plan, start_s=30.0), self.processes, lambda plan: setups, check)
+        self.starts = ClusterStarts(
+            Replacements(plan, start_s=30.0), self.processes, lambda plan: setups, check, there=there
+        )
         self.starts.replacements.lost("c0", 0, 0.0)
 
     def turn(self, now_s):
@@ -180,6 +185,26 @@ def test_two_processes_that_end_together_are_both_replaced_by_ready_ones():
     bench.turn(0.0)
     (begun,) = bench.processes.begun
     assert set(begun) == {"c0.s0", "c0.s1"}
+
+
+def test_processes_are_kept_ready_where_nothing_runs_and_not_on_nodes_that_left():
+    bench = Bench(there=lambda plan: answers.pop(0)())
+    plan = bench.starts.replacements.plan
+    waits, trains = ([stage.node for stage in plan.cluster(name).stages] for name in ("c0", "c1"))
+
+    def silent():
+        raise RunFailed("Ray has not said yet")
+
+    answers = [silent, lambda: {*waits, *trains}, lambda: {*waits, *trains}]
+    bench.starts.shadow(0.0, trains=False)
+    bench.starts.shadow(1.0)
+    assert bench.processes.kept_ready == [], "nothing was asked, and nothing answered"
+    bench.starts.shadow(2.0)
+    bench.starts.shadow(3.0)
+    assert bench.processes.kept_ready == [(set(waits), set())], "the first cluster waits, so its nodes are free"
+    bench.starts.replacements.node_left(waits[0])
+    bench.starts.shadow(2.0 + LOOK_AGAIN_S)
+    assert bench.processes.kept_ready[1:] == [(set(waits[1:]), {waits[0]})]
 
 
 def test_one_that_ends_while_it_stands_by_is_started_too():

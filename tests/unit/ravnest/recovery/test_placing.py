@@ -72,6 +72,18 @@ def test_a_warm_spare_and_a_ready_process_together_need_no_start():
     assert (found.placement.warm, found.placement.at_once) == (("c0.s1",), True)
 
 
+def test_ready_processes_on_all_nodes_of_spares_and_of_other_cuts_need_no_start():
+    plan = plan_of(("spare", 1e12, 10**12))
+    first, second = of(plan, "c0")
+    for own, spare, how in (([first], ["spare"], "spares"), ([first], [], "other cuts")):
+        nodes = [*own, *spare]
+        cold, partly, ready = (place(plan, "c0", Nodes(own, spare, ready=at), ["c1"]) for at in ([], [second], nodes))
+        assert all(isinstance(found, Place) and found.placement.how == how for found in (cold, partly, ready))
+        assert [found.placement.at_once for found in (cold, partly, ready)] == [False, False, True]
+        assert partly.placement.change_s == cold.placement.change_s
+        assert ready.placement.change_s == pytest.approx(cold.placement.change_s - START_S + WARM_S)
+
+
 def test_a_ready_process_is_beside_stages_whose_nodes_have_the_memory():
     plan = plan_of()
     assert beside(plan) == {"c0.s0", "c0.s1", "c1.s0"}

@@ -55,10 +55,54 @@ def test_a_place_can_be_taken_once_the_process_has_loaded_and_the_stages_own_has
     ray.outcomes = {"a": ("said", IS_READY), "b": ("said", IS_READY)}
     ready.look()
     assert ready.waiting == {"a"}
-    ready.take("a")
-    assert ready.waiting == set()
-    ready.entered("a", ray.actor("a"))
-    assert ray.asked[2:] == [("a", READY_AFTER_S)], "it is to have another one"
+    assert ready.nodes({"a": "desk", "b": "attic"}) == {"desk", "attic"}, "the other one's stage may be ended"
+
+
+def test_an_actor_rests_where_its_stage_is_over_and_may_become_another_stage() -> None:
+    ray, ready = entered("a", "b")
+    ray.outcomes = {"a": ("said", IS_READY)}
+    ready.look()
+    assert ready.rest("a", "desk", "actor of a")
+    assert not ready.rest("b", "attic", "actor of b"), "nothing waits in it yet"
+    assert (ready.waiting, ready.nodes({})) == (set(), {"desk"})
+    assert (ready.take("attic"), ready.take("desk"), ready.take("desk")) == (None, "actor of a", None)
+    ready.want(["c"], ["c"])
+    ready.entered("c", ray.actor("c"))
+    assert ray.asked[2:] == [("c", READY_AFTER_S)], "it is to have another one"
+
+
+def test_one_actor_rests_on_a_node() -> None:
+    ray, ready = entered("a", "b")
+    ray.outcomes = {"a": ("said", IS_READY), "b": ("said", IS_READY)}
+    ready.look()
+    assert [ready.rest(stage, "desk", stage) for stage in "ab"] == [True, False]
+    assert ready.leave(["attic"]) == []
+    assert ready.leave(["desk"]) == ["a"]
+
+
+def test_where_nothing_runs_a_process_is_made_ready_once_until_something_runs_there() -> None:
+    ready = ReadyProcesses(ray := Ray())
+    assert ready.untried({"desk", "attic"}) == {"desk", "attic"}
+    actors = {node: ray.actor(node) for node in ("desk", "attic")}
+    for node, actor in actors.items():
+        ready.coming(node, actor)
+    assert ray.asked == [("desk", 0.0), ("attic", 0.0)]
+    assert ready.untried({"desk", "attic"}) == set()
+    ray.outcomes = {"desk": ("said", IS_READY), "attic": ("said", b'{"failed": "no module"}')}
+    assert ready.look() == [actors["attic"]], "one that cannot load is none"
+    assert ready.nodes({}) == {"desk"}
+    assert ready.untried({"desk", "attic"}) == set(), "it would fail again"
+    assert ready.untried({"desk"}) == set()
+    assert ready.untried({"desk", "attic"}) == {"attic"}, "it was away, or something ran there"
+
+
+def test_what_is_made_ready_on_a_node_that_has_left_is_ended() -> None:
+    ready = ReadyProcesses(ray := Ray())
+    actor = ray.actor("desk")
+    ready.coming("desk", actor)
+    assert ready.leave(["desk"]) == [actor]
+    ray.outcomes = {"desk": ("said", IS_READY)}
+    assert (ready.look(), ready.nodes({})) == ([], set())
 
 
 def test_none_is_made_beside_others_and_one_that_could_not_load_is_none() -> None:

@@ -10,7 +10,7 @@ from cluster_planner import Plan
 from ravnest.driver.ray import stage_actors
 from ravnest.driver.ray.session import RayNode
 from ravnest.driver.ray.stage_actors import SAYS_HOW_S, RayCluster
-from ravnest.errors import InvalidInput, NodeLost
+from ravnest.errors import NodeLost
 from ravnest.stage.line import IS_READY
 from ravnest.stage.messages import START_DEADLINE_S
 from ravnest.stage.own_process import StageOutcome, process_space, told
@@ -61,13 +61,6 @@ def test_the_stages_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPat
 def test_a_head_is_watched_where_it_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster(monkeypatch, Session()).news() == ["it is silent"]
     assert cluster(monkeypatch, Session(local=True)).news() == []
-
-
-def test_a_planned_node_that_ray_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
-    nodes = [ray_node(name, alive=name != "tower") for name in ("desk", "laptop", "tower", "tablet")]
-    with pytest.raises(InvalidInput, match=r"no live Ray node is 'tower'") as caught:
-        cluster(monkeypatch, Session(*nodes)).threads(plan)
-    assert caught.value.key == "nodes.tower.address"
 
 
 AT = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), "here", 1, 2)
@@ -142,8 +135,12 @@ class Calls:
                 return f"{stage} end {len(self.ended)}"
 
             end_call = SimpleNamespace(remote=end)
-            calls = {kind: call(kind) for kind in ("prepare", "run", "make_ready", "again")}
-            return SimpleNamespace(name=stage, **calls, end=end_call)
+
+            def again(name: str, order: bytes) -> str:
+                return f"{name} again"
+
+            calls = {kind: call(kind) for kind in ("prepare", "run", "make_ready", "rest")}
+            return SimpleNamespace(name=stage, **calls, again=SimpleNamespace(remote=again), end=end_call)
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made))
 
@@ -202,6 +199,63 @@ def test_a_ready_process_takes_the_place_of_one_that_died_beside_its_actor(monke
     made.begin(plan, {name: setups[name] for name in ("c0.s0", "c0.s1")})
     assert (ray.ended, made.ready) == (["c0.s1"], set())
     assert made.prepared(["c0.s0", "c0.s1"]) == {"c0.s0": AT, "c0.s1": AT}
+
+
+def test_other_cuts_take_the_ready_processes_on_their_nodes_whatever_stage_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0", "c0.s1", "c1.s0"})
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, nodes := nodes_of(plan, setups))
+    made.start({})
+    ray.outcomes = {f"{stage} make_ready": ("said", IS_READY) for stage in setups}
+    assert made.ended() == []
+    assert made.ready_nodes == set(nodes.values())
+    made.end(["c0.s0", "c0.s1"])
+    assert (ray.ended, made.ready_nodes) == ([], set(nodes.values())), "their actors rest"
+    made.begin_spares(plan, {"c0.s0": setups["c0.s0"]}, {"c0.s0": nodes["c0.s1"]})
+    assert made.ready_nodes == {nodes["c0.s0"], nodes["c1.s0"]}
+    ray.outcomes = {"c0.s0 again": ("said", told(AT)), "c0.s0 run": ("died", "it was ended")}
+    assert made.prepared(["c0.s0"]) == {"c0.s0": AT}
+    assert made.ended() == [], "the stage that was there before is nobody's any more"
+
+
+def test_processes_wait_where_nothing_runs_until_a_stage_begins_there_or_the_node_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0"})
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.keep_ready(plan, {"attic"}, ())
+    assert made.ready_nodes == set(), "no stage was placed yet"
+    made.place(plan, setups, nodes := nodes_of(plan, setups))
+    made.start({})
+    made.keep_ready(plan, {"attic", "barn", nodes["c1.s0"]}, ())
+    made.keep_ready(plan, {"attic", "barn"}, ())
+    ray.outcomes = {f"ready on {node} make_ready": ("said", IS_READY) for node in ("attic", "barn")}
+    assert made.ended() == []
+    assert made.ready_nodes == {"attic", "barn"}
+    made.begin_spares(plan, {"c0.s1": setups["c0.s1"]}, {"c0.s1": "attic"})
+    ray.outcomes = {"c0.s1 again": ("said", told(AT))}
+    assert made.prepared(["c0.s1"]) == {"c0.s1": AT}
+    assert ray.ended == ["c0.s1"], "that on its old node"
+    made.keep_ready(plan, (), {"barn"})
+    assert (ray.ended, made.ready_nodes) == (["c0.s1", "ready on barn"], set())
+
+
+def test_no_process_waits_on_free_nodes_where_none_waits_beside_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session)
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, nodes_of(plan, setups))
+    made.keep_ready(plan, {"attic"}, ())
+    ray.outcomes = {"ready on attic make_ready": ("said", IS_READY)}
+    made.start({})
+    assert (made.ended(), made.ready_nodes) == ([], set())
 
 
 def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
