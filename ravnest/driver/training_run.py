@@ -23,8 +23,8 @@ from ravnest.driver.observe.metrics_file import MetricsWriter, last_record
 from ravnest.driver.outcome import finish
 from ravnest.driver.planning_anew import PlanningProcess, PlansAnew
 from ravnest.driver.preparation import Prepared, prepare
+from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.ray.session import check_address
-from ravnest.driver.ray.stage_actors import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.driver.run_store import DriverState, TakenOver, load_state, plan_beside, plan_sum, plan_with_comers
 from ravnest.driver.session import train

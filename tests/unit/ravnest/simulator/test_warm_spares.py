@@ -31,7 +31,8 @@ def took_s(run: SimulatedRun) -> list[float]:
 
 
 def test_a_warm_spare_takes_a_lost_place_where_a_cold_one_has_to_start_and_be_sent_the_anchor() -> None:
-    cold, followed = run(SPARED, Death(FIRST, 50.0, 1.0)), run(warm(SPARED), Death(FIRST, 50.0, 1.0))
+    death, never = Death(FIRST, 50.0, 1.0), {**SPARED.job, "ready_processes": "never"}
+    cold, followed = run(replace(SPARED, job=never), death), run(replace(warm(SPARED), job=never), death)
     assert took_s(cold)[0] > START_S
     assert took_s(followed)[0] < AT_ONCE_S
     for each in (cold, followed):
@@ -79,6 +80,13 @@ def test_a_ready_process_takes_the_place_of_one_that_ended_but_not_that_of_a_nod
     assert killed(SPARED, 60.0)[0] < AT_ONCE_S
     assert killed(replace(SPARED, job={**SPARED.job, "ready_processes": "never"}), 60.0)[0] > START_S
     assert took_s(run(SPARED, Death(FIRST, 60.0, 1.0, back_after_s=1.0)))[0] > START_S
+
+
+def test_a_cold_spare_on_which_a_ready_process_waits_needs_no_start() -> None:
+    early, later = run(SPARED, Death(FIRST, START_S - 10.0, 1.0)), run(SPARED, Death(FIRST, START_S + 10.0, 1.0))
+    assert [each.clusters_lost[0].nodes[0] for each in (early, later)] == ["spare", "spare"]
+    assert took_s(early)[0] > START_S, "it was still being made"
+    assert took_s(later)[0] < AT_ONCE_S
 
 
 def test_a_ready_process_is_there_once_its_stage_has_trained_for_a_while() -> None:
