@@ -65,6 +65,7 @@ JOB = {
     "average_every": 256,
     "max_lag": 4,
     "evaluate_every": 512,
+    "ready_processes": "always",
     "optimizer": {"name": "adamw", "lr": 1e-3},
     "stop": {"minutes": 600},
     "seed": 0,
