@@ -71,7 +71,7 @@ class Fleet:
         self._task, self._seed = task, seed
         self.anchor = task.model(seed)
         self._models = [task.model(seed) for _ in range(CLUSTERS)]
-        self._optimizers = [torch.optim.AdamW(each.parameters(), lr=LR) for each in self._models]
+        self._optimizers = [torch.optim.AdamW(each.parameters(), lr=LR, fused=True) for each in self._models]
         self._spans = spans([each.numel() for each in self.anchor.parameters()])
         self._saved: list[list[State]] = []
         """By round, the latest last: each cluster's optimizer state at its end."""

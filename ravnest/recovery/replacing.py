@@ -32,6 +32,9 @@ LONGEST_WAIT_S = 60.0
 LOOK_AGAIN_S = 10.0
 """How often it is looked whether a node is back that nothing can stand in for."""
 
+COME_TOGETHER_S = 3.0
+"""When a node has come, or is back, it is looked after so long what is better with it: others may come right then."""
+
 LEAVES_S = 120.0
 """A cluster that is told to leave, so that it can be planned anew, has left after so long, or it does not."""
 
@@ -194,7 +197,7 @@ class Replacements:
         """A node that had left is back: a cluster that waits for it is tried at once."""
         self._left.back(node)
         self._idle.discard(node)
-        self._look_s = now_s + LOOK_AGAIN_S
+        self._look_s = now_s + COME_TOGETHER_S
         for name, away in self._away.items():
             if away.waits:
                 away.phase, away.due_s, away.told = "waiting", now_s, ""

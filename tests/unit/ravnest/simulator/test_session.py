@@ -60,7 +60,7 @@ def test_where_no_spare_is_large_enough_the_cluster_is_cut_anew_for_the_nodes_it
     }
 
 
-@pytest.mark.parametrize(("comes_s", "taken"), [(45.0, True), (120.0, False)])
+@pytest.mark.parametrize(("comes_s", "taken"), [(49.0, True), (120.0, False)])
 def test_a_spare_that_joins_is_taken_by_whoever_is_lost_later(comes_s: float, taken: bool) -> None:
     scenario = Scenario(deaths=(Death(FIRST, 50.0, 1.0),), joins=(Join("spare", comes_s),), restart_s=5.0)
     [lost] = simulate(SPARED, scenario, seconds=200.0).clusters_lost
@@ -127,7 +127,7 @@ def test_hours_are_acted_out_by_the_clock() -> None:
 
 def test_a_trace_brings_and_takes_nodes() -> None:
     trace = [NodeChange(0.0, name, "back") for name in HOME.fleet.names]
-    trace += [NodeChange(45.0, "spare", "back"), NodeChange(50.0, FIRST, "gone", 1.0)]
+    trace += [NodeChange(49.0, "spare", "back"), NodeChange(50.0, FIRST, "gone", 1.0)]
     [lost] = simulate(SPARED, Scenario(trace=tuple(trace), restart_s=5.0), seconds=200.0).clusters_lost
     assert "spare" in lost.nodes
 
