@@ -2,9 +2,9 @@
 
 Changes are tried: for each cluster the machine or link that limits it is made twice as good, everything else of the
 plan stays, and the whole is predicted again; where clusters wait for averaging, this is done to the machine or link
-that averaging keeps busiest. Settings of the job come from job_changes.py. The change after which the plan is worth
-most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest are looked at, and none that
-could not gain enough if all of its machines and links were twice as good.
+that averaging keeps busiest. Settings of the job come from job_changes.py and shorter_forms.py. The change after which
+the plan is worth most, by the objective, is the advice. Of more than MANY clusters only the TRIED fastest are looked
+at, and none that could not gain enough if all of its machines and links were twice as good.
 
 Longer hours are suggested for those nodes of a cluster that have the same hours, together, since any one of them alone
 would change nothing. Hours change what the plan is worth and no speed, so nothing is predicted again for them.
@@ -24,6 +24,7 @@ from cluster_planner.advice.job_changes import (
     job_changes,
     most_of,
 )
+from cluster_planner.advice.shorter_forms import shorter_forms
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import ALL_DAY, common_hours, hours_to, part_of_day
 from cluster_planner.inputs.fleet import Fleet
@@ -108,6 +109,7 @@ def suggestions(
             found.append(Suggestion(words, made.samples_per_s, made.objective, index, after))
     found += longer_hours(fleet, spans, clusters, now)
     found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
+    found += shorter_forms(fleet, spans, clusters, rings, forecast)
     return sorted(found, key=lambda one: -one.worth)
 
 

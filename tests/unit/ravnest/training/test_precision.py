@@ -1,7 +1,19 @@
 import pytest
 
+from cluster_planner.advice.shorter_forms import RATIOS
 from ravnest.errors import RunFailed
-from ravnest.training.precision import FIRST_SCALE, GROW_AFTER, LARGEST_SCALE, SMALLEST_SCALE, LossScale
+from ravnest.training.precision import (
+    FIRST_SCALE,
+    GROW_AFTER,
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    LossScale,
+    bytes_per_float32_byte,
+)
+
+
+def test_the_planner_counts_the_forms_that_it_suggests_as_they_travel() -> None:
+    assert {form: bytes_per_float32_byte(form) for form in ("int8", "int4")} == RATIOS
 
 
 def test_a_scale_halves_at_an_overflow_and_doubles_after_a_long_time_without() -> None:
