@@ -10,6 +10,7 @@ from experiments.collaboration import (
     comes_and_goes,
     faults,
     fixed,
+    helpers,
     joins,
     many,
     short_steps,
@@ -33,6 +34,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "wires": wires.measure,
     "short_steps": short_steps.measure,
     "joins": joins.measure,
+    "helpers": helpers.measure,
     "faults": faults.measure,
     "hivemind": beside_hivemind.measure,
 }

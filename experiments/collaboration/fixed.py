@@ -74,15 +74,19 @@ def measure(*, quick: bool) -> Part:
     )
 
 
-def compared(steps: int, *, delayed: bool) -> tuple[list[float], list[float], list[float]]:
-    """The difference after each step, and its batch, of the target, and seconds."""
+def compared(steps: int, *, delayed: bool, machines: int = 1) -> tuple[list[float], list[float], list[float]]:
+    """The difference after each step, and its batch, of the target, and seconds. `machines`: of the backbone."""
     with tempfile.TemporaryDirectory() as folder:
         world = VirtualWorld(
             Path(folder), steps=steps, target=TARGET, width=WIDTH, wire="float32", delayed=delayed, every_state=True
         )
         given: list[tuple[int, str, int]] = []  # (step, order of the samples, number of the micro-batch)
         with world.running():
-            backbone = world.start_backbone(4 * LINK_BYTES_PER_S, 4 * LINK_BYTES_PER_S)
+            links = [4 * LINK_BYTES_PER_S] * 2
+            backbone = world.start_backbone(*links, machines=machines)
+            for number in range(1, machines):
+                world.start_backbone(*links, number=number, machines=machines)
+            assert world.net.run(lambda: sum("stands by with" in one for one in world.told) == machines - 1, 600.0)
             parts = [4 ** (at / (PEERS - 1)) for at in range(PEERS)]
             for at, part in enumerate(parts):
                 rate = TARGET / COMPUTE_S * part / sum(parts)

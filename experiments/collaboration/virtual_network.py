@@ -51,6 +51,8 @@ class Machine:
     """What it says instead of what its program says."""
     garble: bool = False
     """Its next frame arrives with other bytes."""
+    cannot_reach: frozenset[int] = frozenset()
+    """Ports that it finds closed, whoever listens there."""
     watch: Callable[[str, Message], None] | None = None
     """Is told what it sends ("out") and what reaches it ("in"), before that happens."""
     up_free_s: float = 0.0
@@ -237,7 +239,7 @@ class VirtualLines:
         """Raises DeadlinePassed where nobody listens."""
         net = self.network
         net.sleep(3 * net.latency_s)
-        there = net.listening.get(port)
+        there = None if port in self.machine.cannot_reach else net.listening.get(port)
         if there is None or there.machine.still_until_s > net.now_s:
             net.sleep(0.0 if there is None else min(timeout_s, HANDSHAKE_S))
             raise DeadlinePassed(f"a handshake with {host}:{port}", timeout_s)
@@ -298,6 +300,10 @@ class VirtualLines:
         """End all lines now; both sides hear of it."""
         for side in list(self.sides.values()):
             self._end_side(side, reason)
+
+    def end(self, line: int, reason: str) -> None:
+        """End one line now; both sides hear of it."""
+        self._end_side(self.sides[line], reason)
 
     def put(self, event: LineEvent) -> None:
         """Something has happened on a line of this machine."""

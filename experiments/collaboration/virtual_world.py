@@ -109,6 +109,8 @@ class VirtualWorld:
         """The numbers of the machines that have begun to serve, in that order."""
         self.steps = 0
         """That the backbone has made."""
+        self.told: list[str] = []
+        """What backbone machines have said, line by line."""
         self.volunteers: dict[str, Volunteer] = {}
         self.machines: dict[str, Machine] = {}
 
@@ -181,6 +183,7 @@ class VirtualWorld:
         return self.machines[name]
 
     def _tell(self, line: str) -> None:
+        self.told.append(line)
         self.steps += " samples of " in line
 
     def curve(self) -> list[dict[str, Any]]:

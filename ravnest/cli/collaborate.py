@@ -50,6 +50,10 @@ def start(
             metavar="HOST:PORT", help="Another backbone machine, with the same keys.json; one serves, others stand by."
         ),
     ] = None,
+    link_mbit: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Of this machine's link, each way, in Mbit/s; without it, what is measured."),
+    ] = None,
 ) -> None:
     """Be the backbone of a collaboration until the job's end. Ctrl-C saves the state; --resume goes on from it."""
     import time
@@ -87,6 +91,7 @@ def start(
             addresses=tuple(address or ()),
             others=tuple(other or ()),
             serves_first=not resume,
+            bytes_per_s=(link_mbit or 0.0) * 1e6 / 8,
             stop=stop,
             ready=ready,
             tell=_tell,

@@ -78,8 +78,11 @@ def best_plan(given: Collaboration) -> AveragingPlan:
     return max(_or_ring(given, _improved(given, able, best)), plan_for(given, able), key=_worth)
 
 
-def shares_for(given: Collaboration, computing: Iterable[int]) -> AveragingPlan:
-    """Return the fastest plan in which just these peers (places) compute. Raises ProgramFailed."""
+def shares_for(
+    given: Collaboration, computing: Iterable[int], aggregating: Iterable[int] | None = None
+) -> AveragingPlan:
+    """Return the fastest plan in which just these peers (places) compute. `aggregating`: those that may aggregate;
+    None: all. Raises ProgramFailed."""
     count = len(given.peers)
     computes = [False] * count
     for place in computing:
@@ -88,7 +91,7 @@ def shares_for(given: Collaboration, computing: Iterable[int]) -> AveragingPlan:
     samples = sum(peer.samples_per_s for peer, does in zip(given.peers, computes, strict=True) if does)
     if not any(computes):
         return AveragingPlan(tuple(computes), (1.0, *[0.0] * (count - 1)), 0.0, 0.0)
-    rates = _share_rates(given, computes, needs)
+    rates = _share_rates(given, computes, needs, range(count) if aggregating is None else sorted(set(aggregating)))
     total = math.fsum(rates)
     if math.isinf(total):
         shares = [1.0 if rate else 0.0 for rate in rates]
@@ -183,8 +186,10 @@ def _improved(given: Collaboration, able: Sequence[int], plan: AveragingPlan) ->
     return plan
 
 
-def _share_rates(given: Collaboration, computes: Sequence[bool], needs: Sequence[bool]) -> list[float]:
-    """Return r_i, in bytes per second: what each peer aggregates in the fastest plan."""
+def _share_rates(
+    given: Collaboration, computes: Sequence[bool], needs: Sequence[bool], able: Sequence[int]
+) -> list[float]:
+    """Return r_i, in bytes per second: what each peer aggregates in the fastest plan; 0 for those that are not able."""
     count, computing, needing = len(computes), sum(computes), sum(needs)
     lone = [place for place in range(count) if computing - computes[place] == 0 and needing - needs[place] == 0]
     if lone:  # one peer makes all gradients and nobody else needs the average: nothing travels
@@ -193,10 +198,10 @@ def _share_rates(given: Collaboration, computes: Sequence[bool], needs: Sequence
     rows = _Rows(count)
     for place, peer in enumerate(given.peers):
         # Σ_{j≠i} a_ij + g_ij: it sends each other aggregator's share, and returns its own to all that need it.
-        sent = {other: 1.0 for other in range(count) if other != place} if computes[place] else {}
+        sent = {other: 1.0 for other in able if other != place} if computes[place] else {}
         sent[place] = float(needing - needs[place])
         rows.add(sent, peer.up_bytes_per_s / scale)
-        taken = {other: 1.0 for other in range(count) if other != place} if needs[place] else {}
+        taken = {other: 1.0 for other in able if other != place} if needs[place] else {}
         taken[place] = float(computing - computes[place])
         rows.add(taken, peer.down_bytes_per_s / scale)
     for sender, receiver in _limited_pairs(given):
@@ -204,7 +209,8 @@ def _share_rates(given: Collaboration, computes: Sequence[bool], needs: Sequence
         if needs[receiver]:
             carried[sender] = 1.0
         rows.add(carried, given.pair_limit(sender, receiver) / scale)
-    solved = _solve(np.full(count, -1.0), rows, [(0.0, None)] * count)
+    bounds = [(0.0, None) if place in able else (0.0, 0.0) for place in range(count)]
+    solved = _solve(np.full(count, -1.0), rows, bounds)
     return [max(0.0, float(rate)) * scale for rate in solved]
 
 

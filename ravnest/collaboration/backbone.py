@@ -13,6 +13,8 @@ from random import SystemRandom
 from torch import Tensor
 
 from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
+from ravnest.collaboration.contributions import Contributions
+from ravnest.collaboration.epochs import Epochs
 from ravnest.collaboration.invitation import listening_at
 from ravnest.collaboration.messages import (
     CODE_BYTES,
@@ -32,24 +34,24 @@ from ravnest.collaboration.messages import (
     TensorMessage,
     TransferMessage,
 )
+from ravnest.collaboration.pump import Pump
+from ravnest.collaboration.sharing import Sharing, TooLate
 from ravnest.collaboration.spot_checks import SpotChecks
 from ravnest.collaboration.stand_by import is_served_further
-from ravnest.collaboration.step_owner import (
+from ravnest.collaboration.step_events import (
     CollectOn,
     CommitStep,
-    ContributionCame,
-    ContributionRefused,
     Event,
+    MakeMeans,
     OpenStep,
     PeerBecameReady,
     PeerLeft,
     ProgressCame,
     PutOut,
-    StepOwner,
     TimePassed,
 )
+from ravnest.collaboration.step_owner import StepOwner
 from ravnest.collaboration.step_sum import StepSum
-from ravnest.collaboration.trainer import GRADIENTS
 from ravnest.collaboration.transfers import form_in_words, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
@@ -66,13 +68,6 @@ MOST_VISITORS, MOST_UNSIGNED = 512, 64
 """Lines in all, and lines on which nobody has said yet who it is: beyond, the oldest of these gives way."""
 MOST_WAITING = 4
 """A volunteer for which more transfers wait than that takes nothing, or too little, and is put out; it may return."""
-
-STATES_AT_ONCE = 8
-STATE_WINDOW = 2
-"""So many volunteers take the state at a time, and so many pieces are under way to each. Others wait for their turn."""
-
-AVERAGES_FIRST = 0.5
-"""While averages are under way, states wait for this part of a step: who joins delays nobody's step."""
 
 LONGEST_WAIT_S = 0.5
 
@@ -96,12 +91,13 @@ class Backbone:
         listen: str,
         addresses: tuple[str, ...] = (),
         others: tuple[str, ...] = (),
+        bytes_per_s: float = 0.0,
         tell: Callable[[str], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`listen`: HOST:PORT of this machine, port 0 for any free one. `addresses`: HOST:PORT where volunteers find
-        it, if others than that. `others`: HOST:PORT of the other backbone machines. Raises InvalidInput,
-        TransportError."""
+        it, if others than that. `others`: HOST:PORT of the other backbone machines. `bytes_per_s`: of this machine's
+        link each way; 0: it is measured. Raises InvalidInput, TransportError."""
         self._tell, self._now = tell, now
         host, port = listening_at(listen)
         self._kept = kept
@@ -109,15 +105,21 @@ class Backbone:
         self._verifier = new_identity()
         job = self._trainer.job
         self._owner = StepOwner(self._trainer.target_batch, self._trainer.step, delayed=job.delayed_step)
-        self._sum = StepSum(self._trainer.packing)
-        self._checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
         self._visitors: dict[int, Visitor] = {}
         self._visits = 0
-        self._committed_s = self._states_from_s = self._looked_s = self._alive_s = self._now()
+        self._committed_s = self._looked_s = self._alive_s = self._now()
         self._ending = self._steps_down = False
         self._others = others
         secrets = kept.store.secrets
         self._lines = Lines(COLLABORATION, bytes.fromhex(secrets.token), listen=(host, port, secrets.keys()))
+        self._pump = Pump(
+            self._visitors, self._lines, now, self._join, lambda visitor: self._sharing.epochs.joined(visitor)
+        )
+        packing = self._trainer.packing
+        epochs = Epochs(job, packing, self._lines, self._joined, bytes_per_s=bytes_per_s, tell=tell, now=now)
+        self._sharing = Sharing(epochs, StepSum(packing), packing, self._lines, self._joined, now)
+        checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
+        self._given = Contributions(kept, self._owner, self._sharing, checks, self._lines, self._decide, tell)
         shown = f"[{host}]" if ":" in host else host
         self.invitation = kept.invitation((*(addresses or (f"{shown}:{self._lines.port}",)), *others))
         self.invitation_file = kept.store.save_invitation(self.invitation.line())
@@ -167,12 +169,14 @@ class Backbone:
     def _hand_out(self, stop: Callable[[], bool]) -> None:
         """Let volunteers take the last averages, and tell each that has them that this is the end."""
         self._ending = True  # no step is opened any more
+        self._sharing.epochs.end()
         ends_s = self._now() + max(HAND_OUT_S, self._owner.patience_s)
         told: set[int] = set()
         while self._now() < ends_s and not stop():
-            self._pump()
+            waits = self._sharing.unsettled(self.step - 1)
+            self._pump.pump()
             for visitor in self._joined():
-                if visitor.line not in told and visitor.outgoing.settled:
+                if visitor.line not in told and visitor.outgoing.settled and not waits:
                     self._lines.send(visitor.line, EndMessage(step=self.step))
                     told.add(visitor.line)
             if all(visitor.line in told for visitor in self._visitors.values() if visitor.agreed):
@@ -208,30 +212,38 @@ class Backbone:
                 try:
                     self._hear(visitor, message, event)
                 except InvalidInput as error:
-                    self._put_out(visitor, str(error))
+                    self._put_out(visitor, str(error), may_return=isinstance(error, TooLate))
             case _:
                 pass
 
     def _hear(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
         """Raises InvalidInput for what no volunteer of ours says at this point."""
+        self._sharing.epochs.heard(visitor)
         if isinstance(message, HelloMessage) and visitor.person is None and not visitor.agreed:
             self._welcome(visitor, message)
         elif isinstance(message, FollowMessage) and visitor.person is None and not visitor.agreed:
             form = form_in_words(self._trainer.packing.sent)
             visitor.prove_backbone(message, self._kept.store.secrets.backbone_secret, self._kept.code, form)
             self._lines.trust(visitor.line)
+            self._sharing.epochs.follows(visitor, message)
         elif isinstance(message, JoinMessage) and visitor.person is not None and not visitor.agreed:
             if message.form != form_in_words(self._trainer.packing.sent):
                 raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
             visitor.agreed, visitor.order = True, message.order
+        elif visitor.follows and isinstance(message, AliveMessage):
+            pass  # that it has come is what it says
         elif not visitor.joined:
             raise InvalidInput(f"{type(message).__name__} out of turn")
         elif isinstance(message, ProgressMessage) and not visitor.follows:
             self._progress(visitor, message)
         elif isinstance(message, GotMessage):
+            if not visitor.takes_state:
+                self._sharing.epochs.passed_up(message.pieces - visitor.outgoing.taken)
             visitor.outgoing.got(message.pieces)
         elif isinstance(message, TransferMessage | TensorMessage | PieceMessage) and not visitor.follows:
-            self._contribution(visitor, message, event)
+            self._given.take(visitor, message, event)
+        elif (found := self._sharing.hear(visitor, message, event)) is not None:
+            self._given.follow_up(found)
         else:
             raise InvalidInput(f"{type(message).__name__} is nothing that a volunteer says")
 
@@ -262,6 +274,8 @@ class Backbone:
     def _progress(self, visitor: Visitor, message: ProgressMessage) -> None:
         if message.loss is not None:
             self._kept.heard(message.step, message.loss, message.loss_samples)
+        if not self._sharing.epochs.counts_on(visitor):
+            return
         self._decide(PeerBecameReady(visitor.peer, message.step))
         samples, every_s = min(message.samples, self._kept.most_samples), min(max(message.every_s, 0.1), 600.0)
         micro_batch = self._trainer.job.micro_batch
@@ -270,51 +284,33 @@ class Backbone:
             visitor.rated = True
             self._lines.send(visitor.line, AliveMessage(step=self.step))
 
-    def _contribution(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
-        try:
-            if isinstance(message, TransferMessage):
-                visitor.begin(message, self._trainer.packing, self._kept.most_samples)
-                return
-            assert isinstance(message, TensorMessage | PieceMessage)
-            whole = visitor.take(message, event.tensors)
-            if whole is not None and not self._ending and self._owner.counts(visitor.peer, whole.step):
-                assert visitor.person is not None
-                named, gradient = whole.micro_batches, whole.vectors[GRADIENTS]
-                self._checks.require(visitor.person.key, visitor.order, named, gradient, whole.samples)
-        except InvalidInput as error:
-            assert visitor.person is not None
-            visitor.person.refused += 1
-            self._tell(f"{visitor.name}: a contribution was refused: {error}")
-            self._decide(ContributionRefused(visitor.peer, str(error)))
-            return
-        finally:
-            if isinstance(message, PieceMessage):
-                self._lines.send(visitor.line, GotMessage(pieces=visitor.taken))
-        if whole is None or self._ending:
-            return
-        # A contribution that is too late, whose step was committed without it, is told to the owner alone.
-        if self._owner.counts(visitor.peer, whole.step):
-            assert visitor.person is not None
-            self._kept.people.scaled(self._sum.add(whole.vectors, whole.samples, visitor.person.key))
-        self._decide(ContributionCame(visitor.peer, whole.step, whole.samples))
-
     # Decisions.
 
     def _decide(self, event: Event) -> None:
         if self._ending:
             return
         committed: tuple[Mapping[str, int], dict[str, Tensor]] | None = None
+        if isinstance(event, TimePassed):
+            due_s = self._owner.next_due_s(self._now()) if self._owner.open else None
+            self._given.follow_up(self._sharing.tend(due_s, self._owner.patience_s))
         for instruction in self._owner.handle(event, self._now()):
             match instruction:
                 case OpenStep(step=step, stops=stops, most_next=most_next):
+                    epoch = self._sharing.opens(step)
+                    self._owner.in_parts = bool(epoch)
                     for visitor in self._joined():
                         if (stop := stops.get(visitor.peer)) is not None:
-                            opened = OpenMessage(step=step, stop=stop, most_next=most_next.get(visitor.peer))
+                            opened = OpenMessage(
+                                step=step, stop=stop, most_next=most_next.get(visitor.peer), epoch=epoch
+                            )
                             self._lines.send(visitor.line, opened)
                 case CollectOn(step=step, peer=peer):
                     for visitor in self._joined():
                         if peer in (None, visitor.peer):
                             self._lines.send(visitor.line, CollectMessage(step=step))
+                case MakeMeans(step=step):
+                    self._sharing.make_means(step)
+                    self._pump.pump()
                 case CommitStep():
                     committed = instruction.samples, self._hand_on(instruction)
                 case PutOut(peer=peer, reason=reason):
@@ -326,16 +322,24 @@ class Backbone:
 
     def _hand_on(self, committed: CommitStep) -> dict[str, Tensor]:
         """Send everyone the mean, which travels while it is applied here, and what is asked for the next step too."""
-        said, mean = self._sum.finish(committed.step)
+        shared = self._sharing.in_use
         now_s = self._now()
-        self._states_from_s = now_s + AVERAGES_FIRST * (now_s - self._committed_s)
-        self._committed_s = now_s
+        took_s, self._committed_s = now_s - self._committed_s, now_s
+        self._pump.committed(took_s)
+        if shared:
+            mean = self._sharing.committed(committed.step)
+        else:
+            said, mean = self._sharing.sum.finish(committed.step)
         for visitor in self._joined():
-            visitor.outgoing.put(iter(said))
+            if not shared:
+                visitor.outgoing.put(iter(said))
             if visitor.person is not None and visitor.peer in committed.samples:
                 visitor.person.samples += committed.samples[visitor.peer]
                 visitor.person.steps += 1
-        self._pump()
+        useless = self._sharing.epochs.step_took(took_s, shared=shared)
+        if useless:
+            self._sharing.give_up(useless, "steps are not shorter with shares")
+        self._pump.pump()
         return mean
 
     def _tend(self) -> None:
@@ -354,27 +358,7 @@ class Backbone:
         if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
             self._steps_down = is_served_further(self._kept, self.invitation, self._others, self._now)
-        self._pump()
-
-    def _pump(self) -> None:
-        """Send what may be sent: averages, then states of who joins, in the order in which they have come."""
-        states = [visitor for visitor in self._joined() if visitor.takes_state]
-        for visitor in self._joined():
-            if visitor.takes_state:
-                continue
-            for said in visitor.outgoing.due():
-                self._lines.send(visitor.line, *said)
-        averaging = any(not visitor.outgoing.settled for visitor in self._joined() if not visitor.takes_state)
-        if averaging and self._now() < self._states_from_s:
-            return
-        for visitor in self._visitors.values():
-            if visitor.agreed and not visitor.joined and len(states) < STATES_AT_ONCE:
-                self._join(visitor)
-                states.append(visitor)
-        for visitor in states:
-            for said in visitor.outgoing.due(STATE_WINDOW):
-                self._lines.send(visitor.line, *said)
-            visitor.takes_state = not visitor.outgoing.settled
+        self._pump.pump()
 
     def _put_out(self, visitor: Visitor, reason: str, *, may_return: bool = False) -> None:
         if self._visitors.pop(visitor.line, None) is None:
@@ -388,6 +372,7 @@ class Backbone:
     def _gone(self, visitor: Visitor) -> None:
         if visitor.person is not None:
             self._kept.people.left(visitor.person)
+        self._given.follow_up(self._sharing.left(visitor))
         if visitor.joined:
             self._decide(PeerLeft(visitor.peer))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -16,9 +16,17 @@ CODE_BYTES = 1 << 20
 MOST_CODE_FILES = 200
 MOST_TENSORS = 100_000
 MOST_SPANS = 4096
+MOST_HELPERS = 16
+MOST_VISITORS = 512
+"""Lines of volunteers to one backbone machine."""
 
 Digest = Annotated[str, at_most(64)]
 Bytes = Annotated[bytes, at_most(256)]
+Ticket = Annotated[bytes, at_most(32)]
+Place = Annotated[str, at_most(200)]
+Part = Annotated[int, between(0, MOST_HELPERS)]
+Norm = Annotated[float, between(0.0, 1e38)]
+Rate = Annotated[float, between(0.0, 1e15)]
 What = Literal["contribution", "average", "state"]
 """What a transfer is: a peer's gradient, the mean of a step, or weights and optimizer state."""
 
@@ -26,13 +34,15 @@ What = Literal["contribution", "average", "state"]
 class ChallengeMessage(Message, frozen=True, kw_only=True, tag="challenge"):
     """The first word of a backbone on a new line: a volunteer signs the nonce.
 
-    `term` and `step` say how far this backbone is: of two that serve, the lesser one stops (stand_by.py).
+    `term` and `step` say how far this backbone is: of two that serve, the lesser one stops (stand_by.py). One that
+    does not serve stands by, and may add up a share (helping.py).
     """
 
     protocol: Count
     nonce: Bytes
     term: Count = 0
     step: Count = 0
+    serves: bool = True
 
 
 class HelloMessage(Message, frozen=True, kw_only=True, tag="hello"):
@@ -79,11 +89,14 @@ class JoinMessage(Message, frozen=True, kw_only=True, tag="join"):
 
 
 class FollowMessage(Message, frozen=True, kw_only=True, tag="follow"):
-    """Another backbone machine stands by, and is sent what volunteers are, and the ledger. `proof`: of stand_by.py."""
+    """Another backbone machine stands by, and is sent what volunteers are, and the ledger. `proof`: of stand_by.py.
+    `listens`: where volunteers may reach it; empty: nowhere. `bytes_per_s`: of its link each way; 0: not stated."""
 
     proof: Bytes
     code: Digest
     form: Text
+    listens: Place = ""
+    bytes_per_s: Rate = 0.0
 
 
 class LedgerMessage(Message, frozen=True, kw_only=True, tag="ledger"):
@@ -95,13 +108,16 @@ class LedgerMessage(Message, frozen=True, kw_only=True, tag="ledger"):
 
 class TransferMessage(Message, frozen=True, kw_only=True, tag="transfer"):
     """A transfer begins: `tensors` vectors, behind which stand `samples` samples. A contribution names its
-    micro-batches, as spans: the number of the first one, and how many follow each other."""
+    micro-batches, as spans: the number of the first one, and how many follow each other. Where shares are added up it
+    is a `part` of an `epoch`; epoch 0: all of it."""
 
     what: What
     step: Count
     tensors: Annotated[int, between(0, MOST_TENSORS)]
     samples: Count
     micro_batches: Annotated[tuple[tuple[Count, Count], ...], at_most(MOST_SPANS)] = ()
+    epoch: Count = 0
+    part: Part = 0
 
 
 class TensorMessage(Message, frozen=True, kw_only=True, tag="tensor"):
@@ -139,11 +155,12 @@ class ProgressMessage(Message, frozen=True, kw_only=True, tag="progress"):
 
 class OpenMessage(Message, frozen=True, kw_only=True, tag="open"):
     """Send what there is as soon as it is `stop` samples. `most_next`: how many may be computed for the next step
-    before that one is opened, where steps are delayed."""
+    before that one is opened, where steps are delayed. `epoch`: by whose ranges it is sent; 0: all to the backbone."""
 
     step: Count
     stop: Count
     most_next: Count | None = None
+    epoch: Count = 0
 
 
 class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
@@ -162,6 +179,100 @@ class EndMessage(Message, frozen=True, kw_only=True, tag="end"):
     """The collaboration has come to its end."""
 
     step: Count
+
+
+class SharesMessage(Message, frozen=True, kw_only=True, tag="shares"):
+    """Who adds up which range of the gradient in an epoch. The backbone has the elements before bounds[0], and the
+    machine at addresses[p] those from bounds[p] to bounds[p + 1]. The ticket is the volunteer's own."""
+
+    epoch: Count
+    bounds: Annotated[tuple[Count, ...], at_most(MOST_HELPERS + 1)]
+    addresses: Annotated[tuple[Place, ...], at_most(MOST_HELPERS)]
+    ticket: Ticket
+
+
+class TicketMessage(Message, frozen=True, kw_only=True, tag="ticket"):
+    """A volunteer's first word to a helper, which answers by an AliveMessage."""
+
+    ticket: Ticket
+
+
+class ReachedMessage(Message, frozen=True, kw_only=True, tag="reached"):
+    """A volunteer reaches all helpers of an epoch, or not the one that has the part `lost`."""
+
+    epoch: Count
+    lost: Part = 0
+
+
+class MissingMessage(Message, frozen=True, kw_only=True, tag="missing"):
+    """A volunteer lacks a part of an average that was made."""
+
+    step: Count
+    part: Part
+
+
+class MadeMessage(Message, frozen=True, kw_only=True, tag="made"):
+    """All parts of the average of a step are made: it may be applied."""
+
+    step: Count
+
+
+class WithoutMessage(Message, frozen=True, kw_only=True, tag="without"):
+    """An epoch is over. What was sent by its ranges for a step from `step` on is to be sent again, whole."""
+
+    epoch: Count
+    step: Count
+
+
+class HelpMessage(Message, frozen=True, kw_only=True, tag="help"):
+    """A machine that stands by adds up a part, from now on."""
+
+    epoch: Count
+    part: Part
+    bounds: Annotated[tuple[Count, ...], at_most(MOST_HELPERS + 1)]
+
+
+class AdmitMessage(Message, frozen=True, kw_only=True, tag="admit"):
+    """Who brings this ticket is the volunteer of this visit. An empty one: that volunteer has left."""
+
+    visit: Count
+    ticket: Ticket
+
+
+class PartMessage(Message, frozen=True, kw_only=True, tag="part"):
+    """A helper has its part of a volunteer's next contribution, so far from the last mean; or refuses it, and why."""
+
+    epoch: Count
+    visit: Count
+    step: Count
+    samples: Count
+    deviation: Norm
+    refused: Text = ""
+
+
+class CountMessage(Message, frozen=True, kw_only=True, tag="count"):
+    """Add the volunteer's contribution of that number in the epoch, scaled; or forget it."""
+
+    epoch: Count
+    visit: Count
+    number: Count
+    scale: Annotated[float, between(0.0, 1.0)] | None
+
+
+class MakeMeanMessage(Message, frozen=True, kw_only=True, tag="make_mean"):
+    """Send the mean of what was added to the backbone, and to the volunteers of these visits."""
+
+    epoch: Count
+    step: Count
+    visits: Annotated[tuple[Count, ...], at_most(MOST_VISITORS)]
+
+
+class RatesMessage(Message, frozen=True, kw_only=True, tag="rates"):
+    """All volunteers have taken a helper's means up to this step. What it has measured of its link; 0: nothing yet."""
+
+    step: Count
+    up_bytes_per_s: Rate
+    down_bytes_per_s: Rate
 
 
 COLLABORATION = Codec(
@@ -183,6 +294,18 @@ COLLABORATION = Codec(
         AliveMessage,
         CollectMessage,
         EndMessage,
+        SharesMessage,
+        TicketMessage,
+        ReachedMessage,
+        MissingMessage,
+        MadeMessage,
+        WithoutMessage,
+        HelpMessage,
+        AdmitMessage,
+        PartMessage,
+        CountMessage,
+        MakeMeanMessage,
+        RatesMessage,
     ]
 )
 

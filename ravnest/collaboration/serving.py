@@ -18,6 +18,7 @@ def serve_or_stand_by(
     addresses: tuple[str, ...],
     others: tuple[str, ...] = (),
     serves_first: bool,
+    bytes_per_s: float = 0.0,
     stop: Callable[[], bool] = lambda: False,
     ready: Callable[[Backbone], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
@@ -27,30 +28,34 @@ def serve_or_stand_by(
     """Work until training has ended, or `stop` says so.
 
     `addresses`: HOST:PORT where this machine is found. `others`: of the other backbone machines. `serves_first`: begin
-    to serve without looking for them, as a new collaboration does. `ready` is called whenever this machine begins to
-    serve. Raises InvalidInput, TransportError.
+    to serve without looking for them, as a new collaboration does. `bytes_per_s`: of this machine's link each way; 0:
+    it is measured. `ready` is called whenever this machine begins to serve. Raises InvalidInput, TransportError.
     """
     if others and not serves_first:
-        found = _stood_by(state, addresses, others, stop, tell, now, sleep)
+        found = _stood_by(state, listen, addresses, others, bytes_per_s, stop, tell, now, sleep)
         if found is not None:
             return found
     while True:
-        backbone = Backbone(state, listen=listen, addresses=addresses, others=others, tell=tell, now=now)
+        backbone = Backbone(
+            state, listen=listen, addresses=addresses, others=others, bytes_per_s=bytes_per_s, tell=tell, now=now
+        )
         with backbone:
             ready(backbone)
             result = backbone.serve(stop)
         if not result.stepped_down:
             return result
         tell("another backbone machine serves and is further: this one stands by")
-        found = _stood_by(state, addresses, others, stop, tell, now, sleep)
+        found = _stood_by(state, listen, addresses, others, bytes_per_s, stop, tell, now, sleep)
         if found is not None:
             return found
 
 
 def _stood_by(
     state: BackboneState,
+    listen: str,
     addresses: tuple[str, ...],
     others: tuple[str, ...],
+    bytes_per_s: float,
     stop: Callable[[], bool],
     tell: Callable[[str], None],
     now: Callable[[], float],
@@ -59,7 +64,16 @@ def _stood_by(
     """Stand by; None where this machine has to serve then."""
     place = sum(other < min(addresses) for other in others)
     standing_by = StandBy(
-        state, state.invitation((*addresses, *others)), others, place=place, tell=tell, now=now, sleep=sleep
+        state,
+        state.invitation((*addresses, *others)),
+        others,
+        place=place,
+        listen=listen,
+        found_at=addresses[0],
+        bytes_per_s=bytes_per_s,
+        tell=tell,
+        now=now,
+        sleep=sleep,
     )
     found = standing_by.follow(stop)
     if found == "serve":

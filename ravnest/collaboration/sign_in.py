@@ -21,7 +21,7 @@ from ravnest.collaboration.messages import (
 from ravnest.collaboration.trainer import Trainer
 from ravnest.collaboration.transfers import form_in_words
 from ravnest.errors import InvalidInput, RunFailed
-from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
+from ring_allreduce.transport import Keys, LineClosed, LineEvent, Lines, LineSaid, Message
 
 ANSWER_S = 60.0
 """The backbone's next word while a volunteer joins may take so long."""
@@ -57,6 +57,8 @@ class Member:
     given: Given = field(default_factory=Given)
     signatures: tuple[bytes, ...] = ()
     """Of the code that was sent last; whether they are any is not known yet."""
+    keys: Keys | None = None
+    """What lines to machines that add up shares are opened with; None: such lines cannot be opened."""
 
 
 class Refused(RunFailed):
@@ -73,6 +75,8 @@ def sign_in(member: Member, lines: Lines, line: int, now: Callable[[], float]) -
     assert isinstance(challenge, ChallengeMessage)
     if challenge.protocol != PROTOCOL:
         raise InvalidInput(f"the backbone speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
+    if not challenge.serves:
+        raise RunFailed("this machine stands by")
     hello = HelloMessage(
         protocol=PROTOCOL,
         name=member.name,

@@ -3,7 +3,8 @@
 In: the addresses of the other backbone machines, and the secrets that all of them share. Out: a state that has applied
 every average that was made, and the moment at which this machine has to serve. It follows over a line like a
 volunteer's: it proves that it knows the backbone's secret, takes the state and then every average, the curve and the
-people, and computes nothing.
+people, and computes nothing. It may add up a share of the gradient (helping.py): for that it listens where it would
+serve, and says at once that it does not.
 
 Whose word counts where two serve is said by (term, step). A machine that takes over raises the term by one; who hears
 of a greater one stops to serve and follows. A machine that holds no state yet never takes over.
@@ -12,31 +13,39 @@ of a greater one stops to serve and follows. A machine that holds no state yet n
 import hashlib
 import hmac
 from collections.abc import Callable
+from contextlib import closing
 from typing import Literal
 
 from torch import Tensor
 
+from ravnest.collaboration.average_parts import AverageParts
 from ravnest.collaboration.backbone_state import BackboneState
-from ravnest.collaboration.invitation import BACKBONE, Invitation, endpoint
+from ravnest.collaboration.helping import Helping
+from ravnest.collaboration.invitation import BACKBONE, Invitation, endpoint, listening_at
 from ravnest.collaboration.messages import (
     COLLABORATION,
     PROTOCOL,
+    AdmitMessage,
     AliveMessage,
     ChallengeMessage,
     CollectMessage,
+    CountMessage,
     EndMessage,
     FollowMessage,
     GotMessage,
+    HelpMessage,
     LedgerMessage,
+    MakeMeanMessage,
     OpenMessage,
     PieceMessage,
     RefusedMessage,
     TensorMessage,
     TransferMessage,
+    WithoutMessage,
 )
 from ravnest.collaboration.transfers import Incoming, form_in_words
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
-from ring_allreduce.transport import LineClosed, Lines, LineSaid, Message
+from ring_allreduce.transport import LineClosed, LineOpened, Lines, LineSaid, Message
 
 LOOK_SERVING_S = 1.0
 """While it serves, a machine looks no longer than this: the collaboration waits for it."""
@@ -70,7 +79,7 @@ def is_served_further(
             while now() < ends_s:
                 for event in lines.take(LOOK_SERVING_S):
                     said = event.message if isinstance(event, LineSaid) else None
-                    if isinstance(said, ChallengeMessage) and (said.term, said.step) > state.standing:
+                    if isinstance(said, ChallengeMessage) and said.serves and (said.term, said.step) > state.standing:
                         return True
                     ends_s = now()
         except RavnestError:
@@ -90,27 +99,48 @@ class StandBy:
         others: tuple[str, ...],
         *,
         place: int,
+        listen: str = "",
+        found_at: str = "",
+        bytes_per_s: float = 0.0,
         tell: Callable[[str], None],
         now: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
-        """`others`: HOST:PORT of the other machines. `place`: how many of them would take over before this one."""
+        """`others`: HOST:PORT of the other machines. `place`: how many of them would take over before this one.
+
+        `listen`: HOST:PORT where it would serve; volunteers send their shares there, who find it at `found_at`; empty:
+        it adds up none. `bytes_per_s`: of its link each way; 0: it is measured. Raises InvalidInput.
+        """
+        self._listen = listening_at(listen) if listen else None
+        self._found_at, self._bytes_per_s = found_at, bytes_per_s
         self._state, self._invitation, self._others, self._place = state, invitation, others, place
         self._tell, self._now, self._sleep = tell, now, sleep
         self._incoming: Incoming | None = None
         self._taken = 0
-        self._mean: dict[str, Tensor] = {}
+        self._mean: dict[str, Tensor] | None = None
+        self._averages: AverageParts
+        self._helping: Helping
 
     def follow(self, stop: Callable[[], bool]) -> Literal["serve", "ended", "stopped"]:
         """Follow whoever serves, until this machine has to, until training has ended, or until `stop` says so.
 
         Raises InvalidInput where those who serve train something else.
         """
+        with closing(self._opened()) as lines:
+            return self._follow(lines, stop)
+
+    def _opened(self) -> Lines:
+        token = bytes.fromhex(self._invitation.token)
+        if self._listen is None:
+            return Lines(COLLABORATION, token)
+        return Lines(COLLABORATION, token, listen=(*self._listen, self._state.store.secrets.keys()))
+
+    def _follow(self, lines: Lines, stop: Callable[[], bool]) -> Literal["serve", "ended", "stopped"]:
         alone_s: float | None = None
         while not stop():
             found = False
             for address in self._others:
-                lines = Lines(COLLABORATION, bytes.fromhex(self._invitation.token))
+                line: int | None = None
                 try:
                     host, port = endpoint(address)
                     line = lines.dial(host, port, self._invitation.keys(), BACKBONE, LOOK_S)
@@ -123,10 +153,13 @@ class StandBy:
                 except _Lesser as lesser:
                     self._tell(f"{address} serves at {lesser}, this machine is further")
                     return "serve"
+                except _StandsBy:
+                    found = False
                 except RavnestError as error:
                     self._tell(f"{address}: {error}")
                 finally:
-                    lines.close()
+                    if line is not None:
+                        lines.hang_up(line, "it looks for a backbone that serves")
             if found:
                 alone_s = None
             elif alone_s is None:
@@ -136,19 +169,45 @@ class StandBy:
                 self._tell(f"no other backbone answers: takes over at step {self._state.trainer.step}")
                 return "serve"
             self._sleep(RETRY_S)
+            self._turn_away(lines)
         return "stopped"
 
+    def _turn_away(self, lines: Lines) -> None:
+        """Tell who looks for a backbone that serves that this one does not, while it follows none."""
+        term, step = self._state.standing
+        for event in lines.take(0.0):
+            if isinstance(event, LineOpened):
+                away = ChallengeMessage(protocol=PROTOCOL, nonce=b"", term=term, step=step, serves=False)
+                lines.send(event.line, away)
+                lines.hang_up(event.line, "it stands by")
+
     def _followed(self, lines: Lines, line: int, stop: Callable[[], bool]) -> bool:
-        """Follow on one line until it ends (False), or training has (True). Raises _Lesser, RavnestError."""
-        self._incoming, self._taken, self._mean = None, 0, {}
+        """Follow on one line until it ends (False), or training has (True). Raises _Lesser, _StandsBy, RavnestError."""
+        packing = self._state.trainer.packing
+        self._incoming, self._taken, self._mean = None, 0, None
+        self._averages = AverageParts(packing)
+        self._helping = Helping(
+            packing,
+            self._state.most_samples,
+            lines,
+            line,
+            last_mean=lambda: self._mean,
+            standing=lambda: self._state.standing,
+            now=self._now,
+        )
+        try:
+            return self._heard_out(lines, line, stop)
+        finally:
+            self._helping.end()
+
+    def _heard_out(self, lines: Lines, line: int, stop: Callable[[], bool]) -> bool:
         heard_s, challenged = self._now(), False
         while not stop():
-            events = lines.take(1.0)
-            if events:
+            for event in lines.take(1.0):
+                if event.line != line:
+                    self._helping.take(event)
+                    continue
                 heard_s = self._now()
-            elif self._now() > heard_s + SILENT_S:
-                raise RunFailed(f"it said nothing for {SILENT_S:.0f} s")
-            for event in events:
                 if isinstance(event, LineClosed):
                     return False
                 assert isinstance(event, LineSaid)
@@ -162,18 +221,30 @@ class StandBy:
                     self._take(lines, line, message, event.tensors)
                 else:
                     raise RunFailed(f"it sent {type(message).__name__} out of turn")
+            if challenged:
+                self._helping.tend()
+            if self._now() > heard_s + SILENT_S:
+                raise RunFailed(f"it said nothing for {SILENT_S:.0f} s")
         return False
 
     def _answer(self, challenge: ChallengeMessage) -> FollowMessage:
         """Raises _Lesser where this machine's own state is the one that counts, RunFailed for another protocol."""
         if challenge.protocol != PROTOCOL:
             raise RunFailed(f"it speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
+        if not challenge.serves:
+            raise _StandsBy
         if self._state.holds_state and self._state.standing > (challenge.term, challenge.step):
             raise _Lesser(f"term {challenge.term}, step {challenge.step}")
         self._state.begin_term(challenge.term)
         secret = self._state.store.secrets.backbone_secret
         form = form_in_words(self._state.trainer.packing.sent)
-        return FollowMessage(proof=proof(secret, challenge.nonce), code=self._state.code, form=form)
+        return FollowMessage(
+            proof=proof(secret, challenge.nonce),
+            code=self._state.code,
+            form=form,
+            listens="" if self._listen is None else self._found_at,
+            bytes_per_s=self._bytes_per_s,
+        )
 
     def _take(self, lines: Lines, line: int, message: Message, tensors: tuple[Tensor, ...]) -> None:
         """Raises InvalidInput, RunFailed for what a backbone never says."""
@@ -182,8 +253,20 @@ class StandBy:
                 raise (RunFailed if may_return else InvalidInput)(f"the backbone refuses this machine: {reason}")
             case TransferMessage(what="state"):
                 self._incoming = Incoming(message, self._state.trainer.state_forms(message.step))
-            case TransferMessage(what="average", step=step) if step == self._state.trainer.step:
-                self._incoming = self._state.trainer.packing.incoming(message)
+            case TransferMessage(what="average", step=step) if step >= self._state.trainer.step:
+                self._incoming = self._averages.incoming(message, self._state.trainer.step)
+            case HelpMessage():
+                self._averages.know(message.epoch, message.bounds)
+                self._helping.hear(message)
+            case MakeMeanMessage():
+                (epoch, part), made = self._helping.epoch, self._helping.hear(message)
+                if made is not None:
+                    self._averages.put(message.step, epoch, part, made)
+            case WithoutMessage():
+                self._averages.not_made(message.epoch)
+                self._helping.hear(message)
+            case AdmitMessage() | CountMessage() | GotMessage():
+                self._helping.hear(message)
             case TensorMessage() if self._incoming is not None:
                 self._incoming.take_tensor(message)
             case PieceMessage() if self._incoming is not None:
@@ -202,8 +285,16 @@ class StandBy:
                 self._state.take_state(incoming.vectors, incoming.step)
                 self._tell(f"stands by with the state of step {incoming.step}")
             else:
-                self._state.follow(self._state.trainer.packing.whole(incoming.vectors, 1.0))
+                self._averages.put(incoming.step, incoming.epoch, incoming.part, incoming.vectors)
+                self._averages.made(incoming.step)  # it sends nothing of one that it does not hold whole
+                while (mean := self._averages.ready(self._state.trainer.step)) is not None:
+                    self._mean = mean
+                    self._state.follow(mean)
 
 
 class _Lesser(RavnestError):
     """Who serves knows less than this machine."""
+
+
+class _StandsBy(RavnestError):
+    """Who answers stands by, too."""

@@ -18,6 +18,9 @@ Nor can it do so again and again. Who was counted on and has not sent in time wh
 and is doubted until it has kept its word 2, 4, 8, … times. What a doubted peer reports opens no step for others, and
 nobody waits for it: it is asked by itself for what it has, while the others compute on, and counts once that has come.
 
+With `in_parts` other machines add up parts of the gradient. All make their means before the step is committed; if one
+of them is lost before that, all that was given to the step comes again.
+
 With `delayed` peers compute the next step's batch while a step is open (peer_steps.py). Each is told with the opening
 how much of it it may compute, so that the batch is met where averaging takes longer than computing. When a step is
 committed the next one opens at once, if its batch is full by then; else all are told to go on, without a bound.
@@ -26,10 +29,46 @@ committed the next one opens at once, if its batch is full by then; else all are
 import math
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ravnest.collaboration.progress import MOST_OVER, Report, full_at_s, quotas
+from ravnest.collaboration.step_events import (
+    BegunAgain,
+    CollectOn,
+    CommitStep,
+    ContributionCame,
+    ContributionRefused,
+    Event,
+    Instruction,
+    MakeMeans,
+    MeansMade,
+    OpenStep,
+    PeerBecameReady,
+    PeerLeft,
+    ProgressCame,
+    PutOut,
+    TimePassed,
+)
+
+__all__ = [
+    "BegunAgain",
+    "CollectOn",
+    "CommitStep",
+    "ContributionCame",
+    "ContributionRefused",
+    "Event",
+    "Instruction",
+    "MakeMeans",
+    "MeansMade",
+    "OpenStep",
+    "PeerBecameReady",
+    "PeerLeft",
+    "ProgressCame",
+    "PutOut",
+    "StepOwner",
+    "TimePassed",
+]
 
 FIRST_PATIENCE_S = 120.0
 """How long a contribution may take while none has come yet: models and links of any size begin here."""
@@ -53,95 +92,6 @@ AHEAD_S = 1.0
 
 LOOK_AHEAD_S = 60.0
 LEAST_WAIT_S = 0.01
-
-
-@dataclass(frozen=True)
-class PeerBecameReady:
-    """A peer holds the weights of `step` and computes on them."""
-
-    peer: str
-    step: int
-
-
-@dataclass(frozen=True)
-class ProgressCame:
-    """A peer has `samples` that it has not sent, of the step `step`."""
-
-    peer: str
-    step: int
-    samples: int
-    samples_per_s: float
-    micro_batch: int
-    every_s: float
-
-
-@dataclass(frozen=True)
-class ContributionCame:
-    """A peer's gradient over `samples` samples has come whole and valid, and was added to the sum."""
-
-    peer: str
-    step: int
-    samples: int
-
-
-@dataclass(frozen=True)
-class ContributionRefused:
-    """What a peer sent as its gradient cannot be one; nothing of it was added."""
-
-    peer: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class PeerLeft:
-    """A peer's connection has ended, whoever ended it."""
-
-    peer: str
-
-
-@dataclass(frozen=True)
-class TimePassed:
-    """The clock has moved."""
-
-
-Event = PeerBecameReady | ProgressCame | ContributionCame | ContributionRefused | PeerLeft | TimePassed
-
-
-@dataclass(frozen=True)
-class OpenStep:
-    """Tell each of these peers to send what it has as soon as it has so many samples. `most_next`: how many of them it
-    may compute for the next step before that one is opened, where steps are delayed."""
-
-    step: int
-    stops: Mapping[str, int]
-    most_next: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CollectOn:
-    """Tell peers to go on computing for the same step: too little has come. `peer`: only this one; None: all."""
-
-    step: int
-    peer: str | None = None
-
-
-@dataclass(frozen=True)
-class CommitStep:
-    """Divide the sum of the step by its samples, apply it, and send it to everyone. `samples` by peer."""
-
-    step: int
-    samples: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class PutOut:
-    """End a peer's connection, and tell it why."""
-
-    peer: str
-    reason: str
-
-
-Instruction = OpenStep | CollectOn | CommitStep | PutOut
 
 
 @dataclass(frozen=True)
@@ -170,6 +120,9 @@ class StepOwner:
         self._last: dict[str, Report] = {}  # of any step
         self._given: Counter[str] = Counter()
         self._awaited: set[str] | None = None  # None: collecting
+        self.in_parts = False
+        """Whether other machines add up parts of this step: their means have to be there before it is committed."""
+        self._averaging = False
         self._opened_s = 0.0
         self._took_s: deque[float] = deque(maxlen=RECENT)
         self._took_last_s: dict[str, float] = {}  # by peer
@@ -181,7 +134,7 @@ class StepOwner:
     @property
     def open(self) -> bool:
         """Whether the step is open, and no longer collected."""
-        return self._awaited is not None
+        return self._awaited is not None and not self._averaging
 
     @property
     def peers(self) -> frozenset[str]:
@@ -205,10 +158,14 @@ class StepOwner:
 
     def counts(self, peer: str, step: int) -> bool:
         """Whether a contribution of this peer to that step counts: until it has given a whole batch by itself."""
-        return peer in self._ready and step == self.step and self._given[peer] < self.target_batch
+        if self._averaging or peer not in self._ready:
+            return False
+        return step == self.step and self._given[peer] < self.target_batch
 
     def next_due_s(self, now_s: float) -> float | None:
         """When TimePassed is due at the latest; None while only messages can change anything."""
+        if self._averaging:
+            return None
         if self._awaited is not None:
             return self._opened_s + self.patience_s
         waiting = {peer: one for peer, one in self._reports.items() if not self._is_asked(peer, now_s)}
@@ -243,11 +200,18 @@ class StepOwner:
                     return [PutOut(peer, event.reason), *self._decide(now_s)]
             case PeerLeft(peer=peer):
                 self._forget(peer)
+            case MeansMade() if self._averaging:
+                self._averaging = False
+                return self._commit(now_s)
+            case BegunAgain():
+                self._begin_again(now_s)
             case _:
                 pass
         return self._decide(now_s)
 
     def _decide(self, now_s: float) -> list[Instruction]:
+        if self._averaging:
+            return []
         if self._awaited is None:
             return self._open(now_s)
         if self._awaited and now_s < self._opened_s + self.patience_s:
@@ -258,6 +222,20 @@ class StepOwner:
         if self.needed:
             self._reports, self._next = {}, {}  # what they have not sent they report anew
             return [CollectOn(self.step)]
+        if self.in_parts:
+            self._averaging = True
+            return [MakeMeans(self.step, dict(self._given))]
+        return self._commit(now_s)
+
+    def _begin_again(self, now_s: float) -> None:
+        """What was given comes again, and is waited for where the step was open."""
+        if self._averaging or self._awaited is not None:
+            self._awaited = ((self._awaited or set()) | set(self._given)) & self._ready
+            self._opened_s = now_s
+        self._averaging, self.in_parts, self._given = False, False, Counter()
+
+    def _commit(self, now_s: float) -> list[Instruction]:
+        self.in_parts = False
         committed = CommitStep(self.step, dict(self._given))
         self.step += 1
         self._given = Counter()

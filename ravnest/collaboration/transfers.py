@@ -46,6 +46,11 @@ class Form:
         """The elements of each piece but the last."""
         return PIECE_BYTES // self.dtype.itemsize
 
+    @property
+    def piece_bytes(self) -> float:
+        """About how many bytes such a piece is as it travels."""
+        return float(self.piece_elements * {"float16": 2, "bfloat16": 2, "int8": 1}.get(self.wire, self.dtype.itemsize))
+
 
 def form_in_words(forms: Sequence[Form]) -> str:
     """What is averaged, in words that two peers compare."""
@@ -91,7 +96,7 @@ class Incoming:
         if began.tensors != len(forms):
             raise InvalidInput(f"a {began.what} has {len(forms)} vectors, not {began.tensors}")
         self.what, self.step, self.samples = began.what, began.step, began.samples
-        self.micro_batches = began.micro_batches
+        self.micro_batches, self.epoch, self.part = began.micro_batches, began.epoch, began.part
         self.vectors: dict[str, Tensor] = {}
         self._forms = deque(forms)
         given = began.what == "contribution"
@@ -149,6 +154,11 @@ class Outgoing:
         return len(self._transfers)
 
     @property
+    def taken(self) -> int:
+        """The pieces that the other side has taken."""
+        return self._got
+
+    @property
     def settled(self) -> bool:
         """Whether the other side has taken all."""
         return not self._transfers and self._got == self._sent
@@ -156,6 +166,10 @@ class Outgoing:
     def put(self, transfer: Iterator[Said]) -> None:
         """Send this after those that wait."""
         self._transfers.append(transfer)
+
+    def cancel(self, transfer: object) -> None:
+        """Send no more of this one, which may have begun: what follows begins a transfer of its own."""
+        self._transfers = deque(one for one in self._transfers if one is not transfer)
 
     def got(self, taken: int) -> None:
         """The other side has taken so many pieces in all. Raises InvalidInput for more than were sent."""

@@ -13,18 +13,22 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ravnest.collaboration.beside import Beside, BesideInThread
+from ravnest.collaboration.helper_lines import HelperLines
 from ravnest.collaboration.messages import (
     MOST_SPANS,
     AliveMessage,
     CollectMessage,
     EndMessage,
     GotMessage,
+    MadeMessage,
     OpenMessage,
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
+    SharesMessage,
     TensorMessage,
     TransferMessage,
+    WithoutMessage,
 )
 from ravnest.collaboration.packing import Feedback
 from ravnest.collaboration.peer_steps import (
@@ -102,6 +106,7 @@ class Visit:
         self._outgoing = Outgoing()
         self._incoming: Incoming | None = None
         self._feedback: Feedback
+        self._helpers: HelperLines
         self._means: dict[int, dict[str, Tensor]] = {}  # by step: averages that have come and are not applied
         self._due = 0  # the step whose average comes next
         self._taken = 0
@@ -125,7 +130,9 @@ class Visit:
         self._trainer, waiting = sign_in(self._member, self._lines, self._line, self._now)
         self._waiting = [*waiting]
         self._micro_batch = self._trainer.job.micro_batch
-        self._feedback = Feedback(self._trainer.packing)
+        packing, member = self._trainer.packing, self._member
+        self._feedback = Feedback(packing)
+        self._helpers = HelperLines(packing, self._lines, self._line, member.keys, member.tell, self._now)
         self._heard_s = self._now()  # agreeing to the code takes as long as it takes
         self._member.given.visits += 1
         if not self._trainer.job.delayed_step:
@@ -167,12 +174,15 @@ class Visit:
     def _hear(self, wait_s: float) -> None:
         events: list[LineEvent | AverageCame] = self._waiting or [*self._lines.take(wait_s)]
         self._waiting = []
-        if events:
-            self._heard_s = self._now()
         for event in events:
             if isinstance(event, AverageCame):
                 self._handle(event)
-            elif isinstance(event, LineClosed):
+                continue
+            if event.line != self._line:
+                self._hear_helper(event)
+                continue
+            self._heard_s = self._now()
+            if isinstance(event, LineClosed):
                 self._closed = True
             elif isinstance(event, LineSaid):
                 self._take_checked(event)
@@ -181,11 +191,15 @@ class Visit:
         """While a micro-batch is computed: vectors travel, and all else waits, in its order."""
         self._computing = True
         for event in self._lines.take(wait_s):
-            self._heard_s = self._now()
+            if event.line == self._line:
+                self._heard_s = self._now()
             said = event.message if isinstance(event, LineSaid) else None
             has_room = len(self._means) < MOST_HELD  # once there is none, all that follows waits in its order
-            if isinstance(event, LineSaid) and isinstance(said, VECTORS if has_room else GotMessage):
+            now = VECTORS if has_room else (GotMessage,)
+            if isinstance(event, LineSaid) and event.line == self._line and isinstance(said, now):
                 self._take_checked(event)
+            elif event.line != self._line and isinstance(said, (*now, AliveMessage)):
+                self._hear_helper(event)
             else:
                 self._waiting.append(event)
         self._computing = False
@@ -196,6 +210,10 @@ class Visit:
             self._take(event.message, event)
         except InvalidInput as error:
             raise RunFailed(f"the backbone sent what cannot be: {error}") from error
+
+    def _hear_helper(self, event: LineEvent) -> None:
+        self._helpers.hear(event, self._due)
+        self._take_averages()
 
     def _take(self, message: Message, event: LineSaid) -> None:
         match message:
@@ -210,7 +228,18 @@ class Visit:
             case GotMessage():
                 self._outgoing.got(message.pieces)
             case OpenMessage():
+                self._helpers.opened(message.step, message.epoch)
                 self._handle(StepOpened(message.step, message.stop, message.most_next))
+            case SharesMessage():
+                self._helpers.told(message)
+            case WithoutMessage():
+                self._helpers.without(message.epoch, message.step, self._outgoing)
+                coming = self._incoming
+                if coming is not None and coming.epoch and not self._helpers.averages.is_made(coming.step):
+                    self._incoming = None
+            case MadeMessage():
+                self._helpers.averages.made(message.step)
+                self._take_averages()
             case CollectMessage():
                 self._handle(CollectingWentOn(message.step))
             case TransferMessage():
@@ -229,8 +258,8 @@ class Visit:
     def _begin(self, message: TransferMessage) -> None:
         if message.what == "state" and self._steps.step is None:
             self._incoming = Incoming(message, self._trainer.state_forms(message.step))
-        elif message.what == "average" and message.step == self._due:
-            self._incoming = self._trainer.packing.incoming(message)
+        elif message.what == "average":
+            self._incoming = self._helpers.averages.incoming(message, self._due)
         else:
             raise InvalidInput(f"a {message.what} of step {message.step} at step {self._due}")
         self._finish_if_whole()
@@ -246,9 +275,16 @@ class Visit:
             self._due = incoming.step
             self._handle(StateCame(incoming.step))
         else:
-            self._means[incoming.step] = self._trainer.packing.whole(incoming.vectors, 1.0)
+            self._helpers.came(incoming, self._due)
+            self._take_averages()
+
+    def _take_averages(self) -> None:
+        """Go on with the averages that may be applied, in their order."""
+        while (mean := self._helpers.averages.ready(self._due)) is not None:
+            self._means[self._due] = mean
+            came = AverageCame(self._due)
+            self._helpers.took(self._due)
             self._due += 1
-            came = AverageCame(incoming.step)
             if self._computing:
                 self._waiting.append(came)
             else:
@@ -268,7 +304,7 @@ class Visit:
                     vectors = self._trainer.contribution()
                     named, self._counted = spans_of(self._counted)[:MOST_SPANS], []
                     sent = self._feedback.pieces("contribution", step, samples, vectors, float(samples), named)
-                    self._outgoing.put(sent)
+                    self._helpers.send(step, sent, self._outgoing)
                     self._pump()
                     self._member.given.samples += samples
                 case ForgetSum():
@@ -344,3 +380,4 @@ class Visit:
     def _pump(self) -> None:
         for said in self._outgoing.due():
             self._lines.send(self._line, *said)
+        self._helpers.tend()

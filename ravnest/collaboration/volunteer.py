@@ -58,7 +58,9 @@ class Volunteer:
         self._make = make or self._whole
         self._trainer: Trainer | None = None
         self.given = Given()
-        self._member = Member(name, identity.public_key, self._signature, self.trainer, tell, self.given)
+        self._member = Member(
+            name, identity.public_key, self._signature, self.trainer, tell, self.given, keys=invitation.keys()
+        )
 
     def work(self, stop: Callable[[], bool] = lambda: False) -> Given:
         """Compute until the collaboration ends or `stop` says so.

@@ -13,8 +13,11 @@ import torch
 
 from ravnest.collaboration import lent_messages as lent
 from ravnest.collaboration import messages as collaboration
+from ravnest.collaboration.helper_lines import HelperLines
+from ravnest.collaboration.helping import Helping
 from ravnest.collaboration.packing import Packing
-from ravnest.collaboration.transfers import Form, pieces
+from ravnest.collaboration.shares import in_part
+from ravnest.collaboration.transfers import Form, Said, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import messages as table
 from ravnest.dht.records import Record
@@ -31,7 +34,7 @@ from ring_allreduce.group import control_messages as control
 from ring_allreduce.group.owner import GroupOwner
 from ring_allreduce.ring.wire_forms import decode
 from ring_allreduce.rounds.deadlines import Patience
-from ring_allreduce.transport import Codec, Message
+from ring_allreduce.transport import Codec, KeyPair, Keys, LineOpened, LineSaid, Message
 from ring_allreduce.transport.envelope import Envelope
 from ring_allreduce.transport.lines import parts_of
 from ring_allreduce.transport.shared.channel import Head
@@ -103,6 +106,80 @@ def _one_after_another(said: Iterable[tuple[Message, tuple[torch.Tensor, ...]]],
 def _contributions() -> list[bytes]:
     vectors = [(form, torch.linspace(-1, 1, form.elements)) for form in _FORMS]
     return [_one_after_another(pieces("contribution", 3, 8, vectors, 8.0), _COLLABORATION)]
+
+
+class _NoLines:
+    """Lines that keep what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Message]] = []
+
+    def dial(self, *_: object) -> int:
+        return 1
+
+    def send(self, line: int, message: Message, tensors: Sequence[torch.Tensor] = ()) -> None:
+        self.sent.append((line, message))
+
+    def hang_up(self, line: int, reason: str) -> None:
+        pass
+
+    def trust(self, line: int) -> None:
+        pass
+
+
+_DIVIDED = Packing([Form("gradients", torch.float32, 65_536 + 300, "int8"), Form("statistics", torch.float32, 2)])
+_BOUNDS = (65_536, 65_536 + 300)
+_PART = Form("gradients", torch.float32, 300, "int8")
+_KEYS = Keys(KeyPair.make(), {})
+
+
+def _share(data: bytes) -> object:
+    """What a volunteer may send to a helper. Whatever it takes, the mean of that is finite."""
+    lines = _NoLines()
+    helping = Helping(_DIVIDED, 64, lines, 0, lambda: None, lambda: (0, 3), lambda: 0.0)  # type: ignore[arg-type]
+    helping.hear(collaboration.HelpMessage(epoch=1, part=1, bounds=_BOUNDS))
+    helping.hear(collaboration.AdmitMessage(visit=1, ticket=b"t"))
+    helping.take(LineOpened(1, "guest"))
+    for message, tensors in _messages(data, _COLLABORATION):
+        helping.take(LineSaid(1, message, tensors))
+    came = [message for _, message in lines.sent if isinstance(message, collaboration.PartMessage)]
+    for number, part in enumerate(came):
+        _COLLABORATION.seal("c0.s0", 1, part, ())
+        scale = None if part.refused else 1.0
+        helping.hear(collaboration.CountMessage(epoch=1, visit=1, number=number, scale=scale))
+    if any(not part.refused for part in came):
+        mean = helping.hear(collaboration.MakeMeanMessage(epoch=1, step=3, visits=(1,)))
+        if mean is None or not all(bool(one.isfinite().all()) for one in mean.values()):
+            raise AssertionError(f"a mean of {came}")
+    return None
+
+
+def _shares() -> list[bytes]:
+    ticket = collaboration.TicketMessage(ticket=b"t")
+    given = pieces("contribution", 3, 8, [(_PART, torch.linspace(-1, 1, 300))], 8.0)
+    return [_one_after_another([(ticket, ()), *in_part(list(given), 1, 1)], _COLLABORATION)]
+
+
+def _from_helper(data: bytes) -> object:
+    """What a helper may send to a volunteer. It is a part of an average, or the helper is lost."""
+    helpers = HelperLines(_DIVIDED, _NoLines(), 0, _KEYS, lambda _: None, lambda: 0.0)  # type: ignore[arg-type]
+    helpers.told(collaboration.SharesMessage(epoch=1, bounds=_BOUNDS, addresses=("b:1",), ticket=b"t"))
+    for message, tensors in _messages(data, _COLLABORATION):
+        helpers.hear(LineSaid(1, message, tensors), 3)
+    if helpers.averages.ready(3) is not None:
+        raise AssertionError("an average that the backbone has not made")
+    helpers.averages.made(3)
+    helpers.averages.put(3, 1, 0, {"gradients": torch.zeros(65_536), "statistics": torch.zeros(2)})
+    mean = helpers.averages.ready(3)
+    if mean is not None and not all(bool(one.isfinite().all()) for one in mean.values()):
+        raise AssertionError("an average that is not finite")
+    return None
+
+
+def _means() -> list[bytes]:
+    alive: Said = collaboration.AliveMessage(step=3), ()
+    mean = pieces("average", 3, 8, [(_PART, torch.linspace(-1, 1, 300))])
+    return [_one_after_another([alive, *in_part(list(mean), 1, 1)], _COLLABORATION)]
 
 
 def _answered(data: bytes) -> object:
@@ -275,6 +352,8 @@ def message_targets() -> Mapping[str, Target]:
         "collaboration_fields": _fields(_kinds_of(collaboration), _same_again(collaboration.COLLABORATION)),
         "lent_fields": _fields(_kinds_of(lent), _same_again(lent.LENT)),
         "lent_answers": Target(_answered, (InvalidMessage, InvalidInput), _answers()),
+        "share": Target(_share, (InvalidMessage,), _shares(), slowness=20),
+        "from_helper": Target(_from_helper, (InvalidMessage,), _means(), slowness=20),
         "contribution": Target(_contribution, (InvalidMessage, InvalidInput), _contributions(), slowness=5),
         "experts_request": Target(_asked, (InvalidMessage,), _asks(), slowness=20),
         "experts_fields": _fields(experts.CODEC_KINDS, _same_again(experts.codec())),

@@ -12,9 +12,18 @@ from tests.fuzz.targets import targets
 TARGETS = targets()
 MUTATIONS = 60
 
-OF_MESSAGES = ("message", "stage_message", "control_line", "shared_head", "line", "contribution", "experts_request")
+OF_MESSAGES = (
+    "message",
+    "stage_message",
+    "control_line",
+    "shared_head",
+    "line",
+    "contribution",
+    "share",
+    "from_helper",
+)
 OF_FILES = ("manifest", "safetensors", "invitation", "trace", "people", "identity", "keyring", "shut_out")
-WITH_A_VALID_SEED = (*OF_MESSAGES, *OF_FILES, "experts_record")
+WITH_A_VALID_SEED = (*OF_MESSAGES, *OF_FILES, "experts_record", "experts_request")
 UNCHANGED = ("nodes", "job", "collaborative_job", "experts", "plan", "scenario", "checkpoint", "driver_state")
 """Documents: without bytes they are as they were."""
 

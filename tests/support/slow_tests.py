@@ -7,6 +7,7 @@ SLOW_FILES = (
     "tests/unit/experiments/",
     "tests/unit/ravnest/collaboration/test_lent_stage.py",
     "tests/unit/ravnest/collaboration/test_lending.py",
+    "tests/unit/ravnest/collaboration/test_sharing.py",
     "tests/unit/ravnest/collaboration/test_staged_trainer.py",
     "tests/unit/ravnest/driver/test_in_process",
     "tests/unit/ravnest/job/test_initial_weights.py",

@@ -17,6 +17,7 @@ MOST_LINES = 400
 TYPES_ONLY = {
     "cluster_planner/search/candidates.py",
     "ravnest/collaboration/messages.py",
+    "ravnest/collaboration/step_events.py",
     "ravnest/dht/events.py",
     "ravnest/driver/instructions.py",
     "ravnest/driver/loop_parts.py",

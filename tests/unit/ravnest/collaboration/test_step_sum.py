@@ -1,9 +1,12 @@
 import pytest
 import torch
 
+from ravnest.collaboration import transfers
 from ravnest.collaboration.packing import Packing
-from ravnest.collaboration.step_sum import StepSum
+from ravnest.collaboration.shares import Division
+from ravnest.collaboration.step_sum import PartSum, StepSum
 from ravnest.collaboration.transfers import Form
+from ring_allreduce.ring import Wire
 
 
 def test_the_mean_counts_samples_and_the_next_sum_begins_from_zero() -> None:
@@ -68,3 +71,64 @@ def test_a_mean_that_float16_cannot_hold_is_cut_and_not_fatal() -> None:
         assert float(total.finish(step)[1]["g"].abs().max()) < 65504
     total.add({"g": torch.tensor([1.0, 2.0])}, 1)
     assert total.finish(3)[1]["g"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("wire", "lies"), [("exact", False), ("float16", False), ("int8", False), ("exact", True)])
+def test_two_machines_make_the_mean_of_one_bit_for_bit_and_nearly_so_where_a_lie_is_scaled(
+    wire: Wire, lies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length of a whole vector and that of its parts are rounded differently, and so is the scale of a lie."""
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 64)  # 16 elements
+    packing = Packing([Form("g", torch.float32, 100, wire), Form("s", torch.float32, 3)])
+    draw = torch.Generator().manual_seed(0)
+    alone, serving = StepSum(packing), StepSum(packing)
+    division = Division(packing, (48, 100))
+    helper = PartSum(division.packing_of(1))
+    scaled = 0
+    for step in range(6):
+        part, held = serving.divided(division), dict[int, tuple[torch.Tensor, int]]()
+        for number in range(5):
+            size = 100.0 if lies and number == 3 and step > 1 else 1.0
+            vectors = {name: size * torch.randn(count, generator=draw) * 4 for name, count in (("g", 100), ("s", 3))}
+            found = alone.add(vectors, 4, f"p{number}")
+            held[number] = vectors["g"][48:], 4
+            elsewhere = helper.deviation("g", held[number][0], 4)
+            own = division.vectors_of(0, vectors)
+            assert part.add(own, 4, f"p{number}", elsewhere=elsewhere, numbered=(0, number)) == found
+            scaled += len(found)
+            counted = part.take_scales()
+            for _, at, scale in counted:
+                helper.samples += 4
+                helper.add_scaled("g", held.pop(at)[0], 4, scale)
+        said, mean = alone.finish(step)
+        (own_said, own_mean), (other_said, other_mean) = part.finish(step), helper.finish(step)
+        serving.take_back(part)
+        whole = division.whole([own_mean, other_mean])
+        serving.begin_from(whole)
+        if lies:
+            assert all(torch.allclose(whole[name], one, rtol=1e-5, atol=1e-6) for name, one in mean.items())
+            continue
+        assert all(torch.equal(whole[name], one) for name, one in mean.items())
+        for (_, one), (_, other) in zip(said, division.joined([own_said, other_said]), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert bool(scaled) == lies
+
+
+def test_a_mean_that_was_never_taken_leaves_what_was_lost_as_it_was() -> None:
+    total = StepSum(Packing([Form("g", torch.float32, 8, "float16")]))
+    total.add({"g": torch.linspace(0, 1, 8)}, 3, "a")
+    total.finish(0)
+    before = total.lost_so_far()
+    total.add({"g": torch.linspace(0, 2, 8)}, 3, "a")
+    total.finish(1)
+    assert not torch.equal(total.lost_so_far()["g"], before["g"])
+    total.restore_lost(before)
+    assert torch.equal(total.lost_so_far()["g"], before["g"])
+
+
+def test_what_is_forgotten_is_in_no_mean() -> None:
+    total = StepSum(Packing([Form("g", torch.float32, 2)]))
+    total.add({"g": torch.tensor([8.0, 8.0])}, 1, "a")
+    total.reset()
+    total.add({"g": torch.tensor([1.0, 3.0])}, 1, "b")
+    assert total.finish(0)[1]["g"].tolist() == [1.0, 3.0]

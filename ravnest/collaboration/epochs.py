@@ -1,0 +1,258 @@
+"""Who adds up which range of the gradient: the epochs that the serving backbone plans, announces and gives up.
+
+In: machines that stand by and listen, volunteers that reach them or do not, and what passes on this machine's link.
+Out: an epoch that everyone has reached, or none; and messages that announce it. What is done with it in a step is
+sharing.py's. A helper that was given up rests, each time twice as long.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ravnest.collaboration.link_rates import LinkRate
+from ravnest.collaboration.messages import (
+    MOST_HELPERS,
+    AdmitMessage,
+    FollowMessage,
+    HelpMessage,
+    ReachedMessage,
+    SharesMessage,
+    WithoutMessage,
+)
+from ravnest.collaboration.packing import Packing
+from ravnest.collaboration.shares import Division
+from ravnest.collaboration.sharing_plan import Link, Outcome, planned
+from ravnest.collaboration.transfers import Incoming, Said
+from ravnest.collaboration.visitor import Visitor
+from ravnest.errors import InvalidInput
+from ravnest.job.config import Job
+from ring_allreduce.transport import Lines
+
+REACH_S = 600.0
+"""Volunteers have so long to reach all helpers: they hear of them when a micro-batch is made. Nobody waits for it."""
+
+SILENT_S = 30.0
+"""A helper that said nothing for so long is given up; it may write its state."""
+
+REST_S = 300.0
+MOST_DOUBLED = 6
+"""A helper that was given up rests for so long, and each time twice as long, at most 2 to this power of times."""
+
+PLAN_S = 5.0
+TICKET_BYTES = 16
+
+
+@dataclass(eq=False)
+class Helper:
+    """A machine that stands by and listens. `stated`: bytes per second of its link; 0: it is measured."""
+
+    visitor: Visitor
+    address: str
+    stated: float
+    heard_s: float
+    measured: Link = field(default_factory=Link)
+    incoming: Incoming | None = None
+    """The mean that comes from it, and its messages so far."""
+    said: list[Said] = field(default_factory=list)
+
+    @property
+    def link(self) -> Link:
+        """What is known of its link."""
+        return Link(self.stated, self.stated) if self.stated else self.measured
+
+
+@dataclass(eq=False)
+class Epoch:
+    """Ranges, and who has them: part p is the helper's at place p - 1."""
+
+    number: int
+    division: Division
+    helpers: list[Helper]
+    announced_s: float
+    told_s: dict[int, float] = field(default_factory=dict)
+    """By visit: when a volunteer was told."""
+    reached: set[int] = field(default_factory=set)
+    usable: bool = False
+    """Everyone has reached all helpers; who joins later need not have."""
+
+    def part_of(self, helper: Helper | None) -> int:
+        """Its part; 0 where it has none."""
+        return 1 + self.helpers.index(helper) if helper in self.helpers else 0
+
+
+class Epochs:
+    """All helpers, and the epoch. It belongs to the backbone's thread."""
+
+    def __init__(
+        self,
+        job: Job,
+        packing: Packing,
+        lines: Lines,
+        visitors: Callable[[], Sequence[Visitor]],
+        *,
+        bytes_per_s: float,
+        tell: Callable[[str], None],
+        now: Callable[[], float],
+    ) -> None:
+        """`visitors`: all that have joined. `bytes_per_s`: of this machine's link each way; 0: it is measured."""
+        self._packing, self._lines, self._visitors = packing, lines, visitors
+        self._stated, self._tell, self._now = bytes_per_s, tell, now
+        keys = {"gradient_rank": job.gradient_rank, "spot_check_share": job.spot_check_share}
+        self._whole_only = [key for key, value in keys.items() if value]
+        self.helpers: dict[int, Helper] = {}
+        """By line."""
+        self.current: Epoch | None = None
+        """The epoch that was announced last, unless it was given up."""
+        self._failures: dict[str, tuple[int, float]] = {}  # by address: how often, and until when it rests
+        self._count = 0
+        self._up, self._down, self._outcome = LinkRate(), LinkRate(), Outcome()
+        self._plan_s = 0.0
+
+    def counts_on(self, visitor: Visitor) -> bool:
+        """Whether a volunteer can take part now: who joined reaches the helpers first."""
+        return self.current is None or not self.current.usable or visitor.line in self.current.reached
+
+    def follows(self, visitor: Visitor, message: FollowMessage) -> None:
+        """Another backbone machine stands by."""
+        if message.listens and self._whole_only:
+            self._tell(
+                f"{message.listens} adds up no share: {self._whole_only[0]} needs whole gradients at one machine"
+            )
+        elif message.listens:
+            self.helpers[visitor.line] = Helper(visitor, message.listens, message.bytes_per_s, self._now())
+
+    def joined(self, visitor: Visitor) -> None:
+        """A volunteer or another backbone machine has taken the state."""
+        if self.current is not None and not visitor.follows:
+            self._invite(visitor, self.current)
+
+    def left(self, visitor: Visitor) -> Helper | None:
+        """A line has ended: the helper whose part is nobody's now."""
+        helper, epoch = self.helpers.pop(visitor.line, None), self.current
+        if epoch is None or helper is not None:
+            return helper if epoch is not None and helper in epoch.helpers else None
+        epoch.told_s.pop(visitor.line, None)
+        epoch.reached.discard(visitor.line)
+        for one in epoch.helpers:
+            self._lines.send(one.visitor.line, AdmitMessage(visit=visitor.line, ticket=b""))
+        return None
+
+    def reached(self, visitor: Visitor, message: ReachedMessage) -> Helper | None:
+        """A volunteer reaches all, or not the helper that is returned. Raises InvalidInput."""
+        epoch = self.current
+        if epoch is None or message.epoch != epoch.number or visitor.line not in epoch.told_s:
+            return None
+        if message.lost >= epoch.division.parts:
+            raise InvalidInput(f"it does not reach part {message.lost} of {epoch.division.parts}")
+        if message.lost:
+            return epoch.helpers[message.lost - 1]
+        epoch.reached.add(visitor.line)
+        return None
+
+    def heard(self, visitor: Visitor) -> None:
+        """Something has come from this line."""
+        if (helper := self.helpers.get(visitor.line)) is not None:
+            helper.heard_s = self._now()
+
+    def passed_up(self, pieces: int) -> None:
+        """So many pieces of averages were taken by others."""
+        self._up.passed(pieces * self._packing.sent[0].piece_bytes, self._now())
+
+    def passed_down(self, tensors: Sequence[Tensor]) -> None:
+        """A piece of a contribution has come."""
+        self._down.passed(sum(one.numel() * one.element_size() for one in tensors), self._now())
+
+    def step_took(self, seconds: float, *, shared: bool) -> list[Helper]:
+        """A step was committed. Between two steps ranges may change; who is returned is of no use."""
+        self._up.step_ended()
+        self._down.step_ended()
+        self._outcome.step_took(seconds, shared=shared)
+        epoch = self.current
+        if epoch is not None and epoch.usable:
+            if not self._outcome.gains:
+                return epoch.helpers
+            self._plan(epoch)
+        return []
+
+    def trouble(self) -> tuple[list[Helper], str] | None:
+        """Begin or go on with an epoch; who has to be given up now, and why."""
+        epoch, now_s = self.current, self._now()
+        if epoch is None:
+            if self.helpers and now_s >= self._plan_s:
+                self._plan_s = now_s + PLAN_S
+                self._plan(None)
+            return None
+        silent = [helper for helper in epoch.helpers if now_s > helper.heard_s + SILENT_S]
+        if silent:
+            return silent, f"it said nothing for {SILENT_S:.0f} s"
+        waits = [at for line, at in epoch.told_s.items() if line not in epoch.reached]
+        if not waits:
+            epoch.usable = True
+        elif now_s > min(waits) + REACH_S:
+            return epoch.helpers, "a volunteer does not say that it reaches all helpers"
+        return None
+
+    def give_up(self, helpers: Sequence[Helper], why: str, step: int) -> None:
+        """End the epoch. `step`: from which on what was sent by it has to come again."""
+        epoch, self.current = self.current, None
+        for helper in helpers:
+            count = self._failures.get(helper.address, (0, 0.0))[0]
+            rest_s = REST_S * 2 ** min(count, MOST_DOUBLED)
+            self._failures[helper.address] = count + 1, self._now() + rest_s
+            self._tell(f"{helper.address} adds up no share for {rest_s:.0f} s: {why}")
+        if epoch is not None:
+            ended = WithoutMessage(epoch=epoch.number, step=step)
+            for line in [*epoch.told_s, *(helper.visitor.line for helper in epoch.helpers)]:
+                self._lines.send(line, ended)
+
+    def end(self) -> None:
+        """Training has ended: nothing is shared any more."""
+        self.current = None
+
+    def _plan(self, present: Epoch | None) -> None:
+        now_s = self._now()
+        able = [
+            helper
+            for helper in self.helpers.values()
+            if helper.visitor.joined and not helper.visitor.takes_state and now_s < helper.heard_s + SILENT_S
+            and now_s >= self._failures.get(helper.address, (0, 0.0))[1]
+        ][:MOST_HELPERS]  # fmt: skip
+        volunteers = [one for one in self._visitors() if not one.follows and not one.takes_state]
+        own = Link(self._stated, self._stated) if self._stated else Link(self._up.bytes_per_s, self._down.bytes_per_s)
+        before = None
+        if present is not None:
+            before = present.division, [1 + able.index(helper) for helper in present.helpers if helper in able]
+            if len(before[1]) < len(present.helpers):
+                return
+        found = planned(self._packing, own, [helper.link for helper in able], len(volunteers), before)
+        if found is None:
+            return
+        division, machines = found
+        self._count += 1
+        epoch = self.current = Epoch(self._count, division, [able[machine - 1] for machine in machines], now_s)
+        if present is None:
+            self._outcome.epoch_begins()
+        for part, helper in enumerate(epoch.helpers, 1):
+            asked = HelpMessage(epoch=epoch.number, part=part, bounds=division.bounds)
+            self._lines.send(helper.visitor.line, asked)
+        for visitor in volunteers:
+            self._invite(visitor, epoch)
+        parts = [division.span(part) for part in range(division.parts)]
+        shares = ", ".join(f"{(span.stop - span.start) / division.bounds[-1]:.0%}" for span in parts)
+        named = " and ".join(helper.address for helper in epoch.helpers)
+        self._tell(f"{named} may add up shares of the gradient, beside this machine: {shares}")
+
+    def _invite(self, visitor: Visitor, epoch: Epoch) -> None:
+        ticket = secrets.token_bytes(TICKET_BYTES)
+        epoch.told_s[visitor.line] = self._now()
+        for helper in epoch.helpers:
+            self._lines.send(helper.visitor.line, AdmitMessage(visit=visitor.line, ticket=ticket))
+        told = SharesMessage(
+            epoch=epoch.number,
+            bounds=epoch.division.bounds,
+            addresses=tuple(helper.address for helper in epoch.helpers),
+            ticket=ticket,
+        )
+        self._lines.send(visitor.line, told)

@@ -1,0 +1,387 @@
+"""Steps whose gradient several machines add up, each a range: the side of the backbone that serves.
+
+In: parts of contributions, and what helpers say of theirs. Out: contributions that are whole everywhere, means of all
+parts, and messages on lines. When steps open and end is decided in step_owner.py, who has which range in epochs.py; the
+protocol is decision 205. The epoch is given up when any of its machines is lost, silent or late, or a volunteer cannot
+reach one: then the step is begun again without shares.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from torch import Tensor
+
+from ravnest.collaboration.epochs import SILENT_S, Epoch, Epochs, Helper
+from ravnest.collaboration.messages import (
+    AliveMessage,
+    CountMessage,
+    GotMessage,
+    MadeMessage,
+    MakeMeanMessage,
+    MissingMessage,
+    PartMessage,
+    PieceMessage,
+    RatesMessage,
+    ReachedMessage,
+    TensorMessage,
+    TransferMessage,
+)
+from ravnest.collaboration.packing import Packing
+from ravnest.collaboration.shares import in_part
+from ravnest.collaboration.sharing_plan import Link
+from ravnest.collaboration.step_events import BegunAgain, Event, MeansMade
+from ravnest.collaboration.step_sum import StepSum
+from ravnest.collaboration.transfers import Incoming, Said
+from ravnest.collaboration.visitor import Visitor
+from ravnest.errors import InvalidInput
+from ring_allreduce.transport import Lines, LineSaid, Message
+
+LEAST_PATIENCE_S = 10.0
+"""A helper's mean may take so long without a piece of it, or a step's patience."""
+
+MOST_UNMATCHED = 4
+"""So many parts of a volunteer's contributions may wait for their other parts."""
+
+MEANS_KEPT = 2
+"""Of the last averages all parts are kept, for who lacks one."""
+
+
+class TooLate(InvalidInput):
+    """A volunteer is too far behind; it may come back, and take the state."""
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A contribution has come whole everywhere. `elsewhere`: how far its other parts are from the last mean."""
+
+    visitor: Visitor
+    own: Incoming
+    elsewhere: float
+    numbered: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Another machine has refused its part of a contribution."""
+
+    visitor: Visitor
+    reason: str
+
+
+FollowUp = Complete | Refused | Event
+
+
+@dataclass
+class _Averaging:
+    """The parts of one average."""
+
+    step: int
+    epoch: Epoch
+    visits: list[int]
+    heard_s: list[float]
+    said: dict[int, list[Said]] = field(default_factory=dict)
+    means: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    sent: list[tuple[Visitor, object]] = field(default_factory=list)
+    lost_before: dict[str, Tensor] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+    """Parts that all have taken, or that were sent from here."""
+    over: bool = False
+    """Its epoch was given up: helpers send no more of it."""
+
+
+class Sharing:
+    """The parts of the present step. It belongs to the backbone's thread."""
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        whole: StepSum,
+        packing: Packing,
+        lines: Lines,
+        visitors: Callable[[], Sequence[Visitor]],
+        now: Callable[[], float],
+    ) -> None:
+        """`whole`: where contributions are added that are not shared. `visitors`: all that have joined."""
+        self.epochs = epochs
+        self._whole, self._packing, self._lines = whole, packing, lines
+        self._visitors, self._now = visitors, now
+        self._step = -1
+        self._part: StepSum | None = None  # of the present step, where it is made in parts
+        self._epoch: Epoch | None = None  # by which it is made
+        self._own: dict[int, deque[Incoming | None]] = {}
+        self._parts: dict[tuple[int, int], deque[PartMessage]] = {}
+        self._numbers: dict[int, int] = {}
+        self._numbered_in = 0
+        self._averaging: _Averaging | None = None
+        self._made: deque[_Averaging] = deque(maxlen=MEANS_KEPT)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the present step is made in parts."""
+        return self._part is not None
+
+    @property
+    def sum(self) -> StepSum:
+        """Where contributions are added."""
+        return self._part or self._whole
+
+    def opens(self, step: int) -> int:
+        """A step opens, maybe again: the epoch by which it is made; 0: without shares."""
+        if step != self._step:
+            self._step, epoch = step, self.epochs.current
+            if epoch is not None and epoch.usable:
+                self._part, self._epoch = self._whole.divided(epoch.division), epoch
+        return self._epoch.number if self._epoch is not None else 0
+
+    def packing_of(self, message: TransferMessage) -> Packing | None:
+        """How this contribution travels; None for one of an epoch that is over."""
+        if not message.epoch:
+            return self._packing
+        epoch = self.epochs.current
+        if epoch is None or message.epoch != epoch.number or message.part:
+            return None
+        return epoch.division.packing_of(0)
+
+    def left(self, visitor: Visitor) -> list[FollowUp]:
+        """A line has ended."""
+        for queues in (self._own, self._numbers):
+            queues.pop(visitor.line, None)
+        for key in [key for key in self._parts if key[0] == visitor.line]:
+            del self._parts[key]
+        lost = self.epochs.left(visitor)
+        return [] if lost is None else self.give_up([lost], "its line has ended")
+
+    def hear(self, visitor: Visitor, message: Message, event: LineSaid) -> list[FollowUp] | None:
+        """What a visitor says of shares; None for anything else. Raises InvalidInput."""
+        if visitor.follows:
+            helper = self.epochs.helpers.get(visitor.line)
+            return None if helper is None else self._hear_helper(helper, message, event)
+        if isinstance(message, ReachedMessage):
+            lost = self.epochs.reached(visitor, message)
+            return [] if lost is None else self.give_up([lost], f"{visitor.name} does not reach it")
+        if isinstance(message, MissingMessage):
+            for made in self._made:
+                if made.step == message.step and message.part in made.said:
+                    visitor.outgoing.put(iter(made.said[message.part]))
+                    return []
+            raise TooLate(f"it lacks a part of the average of step {message.step}, which is not kept any more")
+        return None
+
+    def tend(self, due_s: float | None, patience_s: float) -> list[FollowUp]:
+        """What has to be given up now. `due_s`: when what was sent for the open step has to be there."""
+        found, now_s = self.epochs.trouble(), self._now()
+        if found is not None:
+            return self.give_up(*found)
+        epoch, made = self._epoch, self._averaging
+        if epoch is None:
+            return []
+        late: list[Helper] = []
+        if made is not None:
+            most_s = max(LEAST_PATIENCE_S, patience_s)
+            waits = [part for part in range(1, epoch.division.parts) if part not in made.means]
+            late = [epoch.helpers[part - 1] for part in waits if now_s > made.heard_s[part] + most_s]
+        elif due_s is not None and now_s >= due_s:
+            waiting = [line for line, queue in self._own.items() if queue]
+            late = [
+                helper
+                for part, helper in enumerate(epoch.helpers, 1)
+                if any(not self._parts.get((line, part)) for line in waiting)
+            ]
+        return self.give_up(late, "its part of a step is late") if late else []
+
+    def give_up(self, helpers: Sequence[Helper], why: str) -> list[FollowUp]:
+        """End the epoch, and begin the step again where it was made by it."""
+        made, part = self._averaging, self._part
+        for one in self._made:
+            one.over = True
+        self.epochs.give_up(helpers, why, self._step + (part is None))
+        if part is None:
+            return []
+        if made is not None:
+            part.restore_lost(made.lost_before)
+            for visitor, transfer in made.sent:
+                visitor.outgoing.cancel(transfer)
+        part.reset()
+        self._whole.take_back(part)
+        self._part = self._epoch = self._averaging = None
+        self._own, self._parts = {}, {}
+        for visitor in self._visitors():
+            if visitor.incoming is not None and visitor.incoming.epoch:
+                visitor.incoming = None
+        return [BegunAgain()]
+
+    # Contributions.
+
+    def own_came(self, visitor: Visitor, epoch: int, own: Incoming | None) -> list[FollowUp]:
+        """Part 0 of a contribution by this epoch has come whole, or was refused (None)."""
+        if not self._is_current(epoch):
+            return []
+        queue = self._own.setdefault(visitor.line, deque())
+        queue.append(own)
+        if len(queue) > MOST_UNMATCHED:
+            raise InvalidInput("it sends contributions whose other parts do not come")
+        return self._matched(visitor)
+
+    def _is_current(self, epoch: int) -> bool:
+        """Whether what comes by this epoch counts; contributions are numbered anew in each."""
+        current = self.epochs.current
+        if current is None or current.number != epoch:
+            return False
+        if self._numbered_in != epoch:
+            self._numbered_in = epoch
+            self._own, self._parts, self._numbers = {}, {}, {}
+        return True
+
+    def _matched(self, visitor: Visitor) -> list[FollowUp]:
+        epoch, found, own = self.epochs.current, list[FollowUp](), self._own.get(visitor.line)
+        if epoch is None:
+            return []
+        queues = [self._parts.get((visitor.line, part)) for part in range(1, epoch.division.parts)]
+        while own and all(queues):
+            mine, parts = own.popleft(), [queue.popleft() for queue in queues if queue]
+            number = self._numbers.get(visitor.line, 0)
+            self._numbers[visitor.line] = number + 1
+            reason = next((part.refused for part in parts if part.refused), "")
+            if mine is not None and any((part.step, part.samples) != (mine.step, mine.samples) for part in parts):
+                reason = reason or "its parts are of several contributions"
+            if mine is None or reason:
+                self.drop((visitor.line, number))
+                found += [] if mine is None else [Refused(visitor, reason)]
+            else:
+                elsewhere = math.hypot(*(part.deviation for part in parts))
+                found.append(Complete(visitor, mine, elsewhere, (visitor.line, number)))
+        return found
+
+    def tell_counted(self) -> None:
+        """Helpers add what was added here, in the same order."""
+        for visit, number, scale in self._part.take_scales() if self._part is not None else ():
+            self._count(visit, number, min(1.0, scale))
+
+    def drop(self, numbered: tuple[int, int]) -> None:
+        """A contribution does not count."""
+        self._count(*numbered, None)
+
+    def _count(self, visit: int, number: int, scale: float | None) -> None:
+        if (epoch := self.epochs.current) is not None:
+            counted = CountMessage(epoch=epoch.number, visit=visit, number=number, scale=scale)
+            for helper in epoch.helpers:
+                self._lines.send(helper.visitor.line, counted)
+
+    # Averages.
+
+    def make_means(self, step: int) -> None:
+        """The sums are complete: all machines make the means of their parts."""
+        epoch, part = self._epoch, self._part
+        assert epoch is not None
+        assert part is not None
+        part.add_held()
+        self.tell_counted()
+        joined = {visitor.line: visitor for visitor in self._visitors()}
+        visits = sorted(epoch.reached & joined.keys())
+        made = self._averaging = _Averaging(step, epoch, visits, [self._now()] * epoch.division.parts)
+        asked = MakeMeanMessage(epoch=epoch.number, step=step, visits=tuple(visits))
+        for helper in epoch.helpers:
+            self._lines.send(helper.visitor.line, asked)
+        made.lost_before = part.lost_so_far()
+        said, made.means[0] = part.finish(step)
+        made.said[0] = in_part(said, epoch.number, 0)
+        for visit in visits:
+            transfer = iter(made.said[0])
+            joined[visit].outgoing.put(transfer)
+            made.sent.append((joined[visit], transfer))
+
+    def committed(self, step: int) -> dict[str, Tensor]:
+        """All parts are there: who takes parts is told that they are, all others are sent them. Returns the mean."""
+        made, part = self._averaging, self._part
+        assert made is not None
+        assert part is not None
+        division = made.epoch.division
+        said = division.joined([made.said[at] for at in range(division.parts)])
+        mean = division.whole([made.means[at] for at in range(division.parts)])
+        for visitor in self._visitors():
+            own = made.epoch.part_of(self.epochs.helpers.get(visitor.line))
+            if visitor.line in made.visits:
+                self._lines.send(visitor.line, MadeMessage(step=step))
+            elif own:
+                others = [made.said[other] for other in range(division.parts) if other != own]
+                visitor.outgoing.put(chain.from_iterable(others))
+            else:
+                visitor.outgoing.put(iter(said))
+        self._whole.take_back(part)
+        self._whole.begin_from(mean)
+        self._made.append(made)
+        self._part = self._epoch = self._averaging = None
+        return mean
+
+    def unsettled(self, step: int) -> bool:
+        """Whether somebody may lack a part of the last averages, at the end. What a lost helper had is sent from here.
+        `step`: of the last one."""
+        for made in self._made:
+            if made.step + MEANS_KEPT <= step:
+                continue
+            for part, helper in enumerate(made.epoch.helpers, 1):
+                if part in made.settled:
+                    continue
+                here = self.epochs.helpers.get(helper.visitor.line) is helper and not made.over
+                if here and self._now() < helper.heard_s + SILENT_S:
+                    return True
+                made.settled.add(part)
+                for visitor in self._visitors():
+                    if visitor.line in made.visits:
+                        visitor.outgoing.put(iter(made.said[part]))
+        return False
+
+    def _hear_helper(self, helper: Helper, message: Message, event: LineSaid) -> list[FollowUp] | None:
+        epoch, made = self.epochs.current, self._averaging
+        match message:
+            case AliveMessage():
+                return []
+            case RatesMessage():
+                helper.measured = Link(message.up_bytes_per_s, message.down_bytes_per_s)
+                for one in self._made:
+                    if message.step >= one.step and (part := one.epoch.part_of(helper)):
+                        one.settled.add(part)
+                return []
+            case PartMessage():
+                visitor = next((one for one in self._visitors() if one.line == message.visit), None)
+                if epoch is None or not self._is_current(message.epoch) or visitor is None:
+                    return []
+                queue = self._parts.setdefault((message.visit, epoch.part_of(helper)), deque(maxlen=MOST_UNMATCHED))
+                queue.append(message)
+                return self._matched(visitor)
+            case TransferMessage():
+                helper.incoming, helper.said = None, []
+                part = 0 if made is None else made.epoch.part_of(helper)
+                if made is None or not part or message.epoch != made.epoch.number:
+                    return []
+                if message.what != "average" or message.step != made.step:
+                    raise InvalidInput(f"a helper sends a {message.what} of step {message.step}")
+                helper.incoming = made.epoch.division.packing_of(part).incoming(message)
+                helper.said = [(message, ())]
+                return []
+            case TensorMessage() | PieceMessage():
+                return self._take(helper, message, event)
+        return None
+
+    def _take(self, helper: Helper, message: TensorMessage | PieceMessage, event: LineSaid) -> list[FollowUp]:
+        if isinstance(message, PieceMessage):
+            helper.visitor.taken += 1
+            self._lines.send(helper.visitor.line, GotMessage(pieces=helper.visitor.taken))
+        incoming, made = helper.incoming, self._averaging
+        if incoming is None or made is None:
+            return []
+        helper.said.append((message, event.tensors))
+        if isinstance(message, TensorMessage):
+            incoming.take_tensor(message)
+        else:
+            incoming.take_piece(message, event.tensors)
+        part = made.epoch.part_of(helper)
+        made.heard_s[part] = self._now()
+        if not incoming.whole:
+            return []
+        made.said[part], made.means[part] = helper.said, incoming.vectors
+        helper.incoming, helper.said = None, []
+        return [MeansMade()] if len(made.means) == made.epoch.division.parts else []

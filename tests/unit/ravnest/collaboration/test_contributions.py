@@ -1,0 +1,85 @@
+"""Lies and ends are in test_backbone.py, and contributions in parts in test_sharing.py; here is what counts when."""
+
+from pathlib import Path
+
+import torch
+
+from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.contributions import Contributions
+from ravnest.collaboration.epochs import Epochs
+from ravnest.collaboration.messages import GotMessage, PieceMessage, TensorMessage, TransferMessage
+from ravnest.collaboration.sharing import Sharing
+from ravnest.collaboration.spot_checks import SpotChecks
+from ravnest.collaboration.step_events import ContributionCame, ContributionRefused, Event, PeerBecameReady
+from ravnest.collaboration.step_owner import StepOwner
+from ravnest.collaboration.step_sum import StepSum
+from ravnest.collaboration.transfers import pieces
+from ravnest.collaboration.visitor import Visitor
+from ravnest.job.config import load_job
+from ring_allreduce.transport import LineSaid
+from tests.unit.ravnest.collaboration.jobs import job_in
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        path = job_in(folder / "job")
+        job, self.lines, self.events = load_job(path), LinesTwin(), list[Event]()
+        self.kept = BackboneState(job, path, folder / "out", resume=False, tell=lambda _: None, now=lambda: 0.0)
+        self.owner = StepOwner(64)
+        self.sum = StepSum(self.kept.trainer.packing)
+        self.visitor = Visitor(1, 0.0, name="ada", joined=True)
+        self.visitor.person = self.kept.people.came("ab", "ada")
+        self.owner.handle(PeerBecameReady(self.visitor.peer, 0), 0.0)
+        packing, lines = self.kept.trainer.packing, self.lines
+        epochs = Epochs(
+            job, packing, lines, lambda: [self.visitor], bytes_per_s=0.0, tell=lambda _: None, now=lines.now  # type: ignore[arg-type]
+        )  # fmt: skip
+        sharing = Sharing(epochs, self.sum, packing, lines, lambda: [self.visitor], lines.now)  # type: ignore[arg-type]
+        checks = SpotChecks(0.0, 8, lambda order, number: torch.zeros(0), lambda: 0.0)
+        self.given = Contributions(
+            self.kept, self.owner, sharing, checks, lines, self.events.append, lambda _: None  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def gives(self, value: float = 1.0, *, step: int = 0, samples: int = 8, epoch: int = 0) -> None:
+        vectors = [(form, torch.full((form.elements,), value)) for form in self.kept.trainer.packing.sent]
+        for message, tensors in pieces("contribution", step, samples, vectors, float(samples)):
+            if isinstance(message, TransferMessage):
+                message = TransferMessage(
+                    what="contribution", step=step, tensors=message.tensors, samples=samples, epoch=epoch
+                )
+            assert isinstance(message, TransferMessage | TensorMessage | PieceMessage)
+            self.given.take(self.visitor, message, LineSaid(1, message, tensors))
+
+
+def test_what_is_whole_is_added_and_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.gives()
+    assert world.events == [ContributionCame("ada#1", 0, 8)]
+    assert world.sum.samples == 8
+    assert world.lines.said(GotMessage, 1)
+
+
+def test_what_comes_for_another_step_is_told_and_not_added(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.gives(step=3)
+    assert world.events == [ContributionCame("ada#1", 3, 8)]
+    assert world.sum.samples == 0
+
+
+def test_what_cannot_be_is_refused_once_and_its_rest_ignored(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.gives(float("nan"))
+    world.gives(samples=100_000)
+    assert [type(one) for one in world.events] == [ContributionRefused, ContributionRefused]
+    assert world.visitor.person is not None
+    assert world.visitor.person.refused == 2
+    assert world.sum.samples == 0
+
+
+def test_a_part_of_an_epoch_that_is_over_is_neither_counted_nor_held_against_anyone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.gives(epoch=4)
+    assert world.events == []
+    assert world.sum.samples == 0
+    assert world.lines.said(GotMessage, 1)  # it may go on sending

@@ -1,0 +1,53 @@
+import torch
+
+from ravnest.collaboration.messages import PieceMessage
+from ravnest.collaboration.pump import AVERAGES_FIRST, STATES_AT_ONCE, Pump
+from ravnest.collaboration.transfers import PIECE_BYTES, WINDOW, Form, pieces
+from ravnest.collaboration.visitor import Visitor
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
+
+FORM = Form("g", torch.float32, 20 * PIECE_BYTES // 4)
+
+
+class World:
+    def __init__(self, count: int) -> None:
+        self.lines, self.joined = LinesTwin(), list[int]()
+        self.visitors = {line: Visitor(line, 0.0, agreed=True) for line in range(count)}
+        self.pump = Pump(
+            self.visitors, self.lines, self.lines.now, self._join, lambda visitor: self.joined.append(visitor.line)  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _join(self, visitor: Visitor) -> None:
+        visitor.joined = visitor.takes_state = True
+        self.puts(visitor.line)
+
+    def puts(self, line: int) -> None:
+        self.visitors[line].outgoing.put(pieces("state", 0, 0, [(FORM, torch.zeros(FORM.elements))]))
+
+    def sent(self, line: int) -> int:
+        return len(self.lines.said(PieceMessage, line))
+
+
+def test_so_many_take_the_state_at_a_time_and_who_has_it_is_told_of() -> None:
+    world = World(STATES_AT_ONCE + 2)
+    world.pump.pump()
+    assert [line for line in world.visitors if world.sent(line)] == list(range(STATES_AT_ONCE))
+    while not world.joined:
+        world.visitors[0].outgoing.got(world.sent(0))
+        world.pump.pump()
+    assert world.joined == [0]
+    assert world.sent(0) == 20
+    world.pump.pump()
+    assert world.sent(STATES_AT_ONCE)
+
+
+def test_states_wait_for_averages_for_a_part_of_a_step() -> None:
+    world = World(2)
+    world.visitors[0].joined = True
+    world.puts(0)
+    world.pump.committed(10.0)
+    world.pump.pump()
+    assert (world.sent(0), world.sent(1)) == (WINDOW, 0)
+    world.lines.now_s += 10.0 * AVERAGES_FIRST
+    world.pump.pump()
+    assert world.sent(1) > 0
