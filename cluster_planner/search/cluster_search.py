@@ -76,8 +76,10 @@ STARVING = 1.1
 k-means: averaging starves there, and estimates of groups rank nothing.
 """
 
-WORKED_OUT = 6
-"""The number of groupings of a fleet of more than FEW_NODES nodes that are worked out."""
+WORKED_OUT, ALIKE = 6, 0.9
+"""The number of groupings of more than FEW_NODES nodes that are worked out where the slowest node is this part of the
+fastest, and the same of memory.
+"""
 
 FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
@@ -100,7 +102,7 @@ that it tries in fleets of up to FEW_NODES nodes.
 
 TRIES_PER_NODE = 12
 """The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
-TRIES_TIMES_NODES = 36_000
+TRIES_TIMES_NODES = 32_000
 TRIES_IN_BLOCKS = 200
 """The same of still larger fleets, where each takes longest."""
 
@@ -141,8 +143,7 @@ class Search:
             self._all_partitions()
             return self._best
         few = min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))
-        likely = self._promising(starts, few) if len(able) <= FEW_NODES else self._likely(starts, few)
-        near = self._keep("k-means", likely)
+        near = self._keep("k-means", self._likely(starts, few) if self._are_alike() else self._promising(starts, few))
         if len(able) <= FEW_NODES:
             self._locally(starts)
             self._across()
@@ -178,6 +179,13 @@ class Search:
         for score, groups in starts:
             if score >= share * self._best_objective or len(groups) <= few:
                 yield groups
+
+    def _are_alike(self) -> bool:
+        """Say whether these are many nodes of about the same speed and memory, so that pipelines use all of them."""
+        arrays, able = self._problem.fleet.arrays, list(self._problem.able)
+        return len(able) > FEW_NODES and all(
+            of_nodes[able].min() >= ALIKE * of_nodes[able].max() for of_nodes in (arrays.flops_per_s, arrays.room_bytes)
+        )
 
     def _likely(self, starts: Starts, few: int) -> list[tuple[Group, ...]]:
         """Return those that are worth most, roughly, with pipelines along short tours. Such that are estimated to be
