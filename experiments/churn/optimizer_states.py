@@ -3,8 +3,8 @@
 Three clusters train a small GPT on characters, each with AdamW, and average what they have changed after every ten
 updates. In the middle of a round one cluster loses one of its four stages: all of it goes back to the anchor, the three
 other stages keep their optimizer's state, and the fourth gets it in one of these ways: as it was (which nobody can);
-new; the mean of the other members' at the last round; another member's; its own at the last round, or some rounds
-before, as a spare would hold it that is sent it now and then. Everything else is the same, sample by sample.
+new; the mean of the other members' at the last round; another member's; its own of some rounds before, as a spare would
+hold it that is sent it now and then. Everything else is the same, sample by sample.
 """
 
 import copy
@@ -25,14 +25,13 @@ MOST = 0.005
 """So much higher may a new state leave the loss, of the loss: half a percent."""
 CLUSTERS, STAGES, ROUND_UPDATES, LR, CLIP = 3, 4, 10, 2e-3, 1.0
 OLD_ROUNDS = 4
-EXACT, FRESH, MEAN, OTHER, LAST, OLD = "as it was", "new", "others' mean", "another's", "a round old", "rounds old"
-HOW = (EXACT, FRESH, MEAN, OTHER, LAST, OLD)
+EXACT, FRESH, MEAN, OTHER, OLD = "as it was", "new", "others' mean", "another's", f"its own, {OLD_ROUNDS} rounds old"
+HOW = (EXACT, FRESH, MEAN, OTHER, OLD)
 BYTES: Mapping[str, tuple[float, float]] = {
     EXACT: (8, 0),
     FRESH: (0, 0),
     MEAN: (0, 8),
     OTHER: (8, 0),
-    LAST: (0, 8),
     OLD: (0, 8 / OLD_ROUNDS),
 }
 """Bytes a parameter of the stage that are sent: when it is lost, and in each round to whoever might take over."""
@@ -115,8 +114,8 @@ class Fleet:
             new = mean_of([self._saved[-1][other] for other in others])
         elif lost.how == OTHER:
             new = state_of(self._optimizers[others[0]])
-        elif lost.how in (LAST, OLD):
-            new = self._saved[-1 if lost.how == LAST else 0][lost.cluster]
+        elif lost.how == OLD:
+            new = self._saved[0][lost.cluster]
         if lost.how == EXACT:
             return
         for at in range(*self._spans[lost.stage]):
@@ -272,6 +271,6 @@ def _part(size: Size, once: Mapping[str, Sequence[Sequence[float]]], often: Mapp
             " ".join((__doc__ or "").split("\n\n")[1].split()),
             f"{size.task.name}; {len(size.seeds)} seeds. {CLUSTERS} clusters, a round after {ROUND_UPDATES} updates of"
             f" each, AdamW at {LR:g}. One loss after {size.before} rounds; or {losses} in {size.rounds} rounds, of"
-            f" another stage each. {OLD_ROUNDS} rounds is what `{OLD}` is old.",
+            " another stage each.",
         ],
     )

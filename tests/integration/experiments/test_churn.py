@@ -26,4 +26,4 @@ def test_a_recorded_trace_is_rehearsed_beside_the_best_plans(tmp_path: Path) -> 
 def test_each_optimizer_state_is_tried(tmp_path: Path) -> None:
     document = run_quick(main, tmp_path, "--only", "optimizer_states")
     check_form(document, "churn", ["optimizer_states"])
-    assert len(document["parts"]["optimizer_states"]["tables"][0]["rows"]) == 5
+    assert len(document["parts"]["optimizer_states"]["tables"][0]["rows"]) == 4
