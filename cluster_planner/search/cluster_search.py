@@ -103,7 +103,7 @@ that it tries in fleets of up to FEW_NODES nodes.
 TRIES_PER_NODE = 12
 """The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
 TRIES_TIMES_NODES = 32_000
-TRIES_IN_BLOCKS = 200
+TRIES_IN_BLOCKS = 150
 """The same of still larger fleets, where each takes longest."""
 
 
