@@ -160,7 +160,8 @@ def size_of(*, quick: bool) -> Size:
     if quick:
         text = ROOT / "docs" / "glossary.md"
         return Size(Characters(text, layers=2, width=16, context=16, batch=4), range(2), 5, (0, 1), 2, 6)
-    return Size(Characters(SHAKESPEARE, layers=4, width=64, context=32, batch=16), range(6), 20, (0, 1, 2, 4, 8), 4, 32)
+    task = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
+    return Size(task, range(5), 12, (0, 1, 2, 4), 3, 15)
 
 
 def measure(*, quick: bool) -> Part:
