@@ -160,7 +160,7 @@ def size_of(*, quick: bool) -> Size:
     if quick:
         text = ROOT / "docs" / "glossary.md"
         return Size(Characters(text, layers=2, width=16, context=16, batch=4), range(2), 5, (0, 1), 2, 6)
-    task = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=16)
+    task = Characters(SHAKESPEARE, layers=2, width=32, context=32, batch=8)
     return Size(task, range(5), 12, (0, 1, 2, 4), 3, 15)
 
 
@@ -195,7 +195,7 @@ def _after_many(fleet: Fleet, size: Size, how: str) -> float:
         turn = number // size.every
         lost = Lost(turn % CLUSTERS, (turn // 2) % STAGES, how)
         fleet.round(lost if number % size.every == 0 and number > OLD_ROUNDS else None)
-    return size.task.held_out_loss(fleet.anchor, whole=True)
+    return size.task.held_out_loss(fleet.anchor, whole=False)
 
 
 def _above(losses: Sequence[float], exact: Sequence[float]) -> tuple[float, float]:
