@@ -35,6 +35,10 @@ class Processes(Protocol):
         """Send a signal to the processes of these stages, and all that they have started."""
         ...
 
+    def machine_gone(self, node: str) -> None:
+        """What waits on a node to become a stage is gone with its machine."""
+        ...
+
 
 class Acting:
     """Acts out a scenario in all sessions of one rehearsal. It belongs to the driver's thread."""
@@ -83,6 +87,7 @@ class Acting:
                     left.leave(change.node)
                     silent = change.noticed_after_s > TOLD_S
                     processes.send(stages, signal.SIGSTOP if silent else signal.SIGKILL)
+                    processes.machine_gone(change.node)
                     self._gone[change.node] = stages
                 case "notice":
                     out.append(NodeRequest("leave", change.node, change.why))

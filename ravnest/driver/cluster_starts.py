@@ -104,6 +104,8 @@ class ClusterStarts:
         self._there = there
         self._look_s = 0.0
         """When it is looked next where nothing runs."""
+        self._asked = False
+        """Whether it was asked for that look already: an answer from before it is too old."""
         self._found: dict[str, dict[str, StageAddress]] = {}
         self._kept: dict[str, dict[str, int]] = {}
         """By lost cluster: its stages that stand by, with the epoch from which on they speak as such."""
@@ -195,10 +197,12 @@ class ClusterStarts:
         if self.warm is not None and trains:
             self.warm.turn(self._processes.alive, now_s)
         if self._there is not None and trains and now_s >= self._look_s:
+            asked, self._asked = self._asked, True
             with suppress(RavnestError):  # Ray has not answered yet, or a node has gone since: it is looked again
                 alive = self._there(self.replacements.plan)
-                self._look_s = now_s + LOOK_AGAIN_S
-                self._keep_ready(alive - self.replacements.left)
+                if asked:
+                    self._look_s, self._asked = now_s + LOOK_AGAIN_S, False
+                    self._keep_ready(alive - self.replacements.left)
 
     def _keep_ready(self, there: set[str]) -> None:
         plan = self.replacements.plan

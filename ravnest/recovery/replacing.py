@@ -139,8 +139,7 @@ class Replacements:
         """The plan, with the stages as they are now."""
         self._first = {cluster.name: cluster for cluster in plan.clusters}
         self._idle = {spare.node for spare in plan.spares}
-        """The nodes of which the plan has no better use than to leave them out, as long as nobody is lost. It has said
-        nothing of those that were not there."""
+        """The nodes of which the plan, which knew that they were there, has no better use than to leave them out."""
         self._start_s = start_s
         self._away: dict[str, _Away] = {}
         self._left = NodesLeft() if left is None else left
@@ -182,12 +181,10 @@ class Replacements:
     def lost(self, cluster: str, samples: int, now_s: float, *, at_once: bool = False) -> None:
         """A cluster that trained is lost, with so many samples that it had not averaged.
 
-        `at_once`: warm spares or ready processes can take the places of all its lost stages, so that nothing is waited
-        for.
+        `at_once`: nothing is waited for: warm spares or ready processes can take the places of all its lost stages.
         """
         better = self._moving.pop(cluster, None)
-        due_s = now_s if at_once else now_s + FIRST_WAIT_S
-        self._away[cluster] = _Away(now_s, samples, due_s, better=better)
+        self._away[cluster] = _Away(now_s, samples, now_s + (0.0 if at_once else FIRST_WAIT_S), better=better)
 
     def node_left(self, node: str, *, by_clock: bool = False, noticed: bool = False) -> None:
         """A node leaves with notice (NodesLeft.leave): nothing is started there until it is back."""

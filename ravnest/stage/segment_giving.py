@@ -9,7 +9,7 @@ It belongs to the thread that owns the endpoint.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import Tensor
 
@@ -17,6 +17,9 @@ from ravnest.stage import donor_messages as dm
 from ravnest.stage.rings import RoundRings
 from ravnest.stage.state_sending import StateFile, StateSending, StateSource
 from ring_allreduce.transport import Delivery
+
+_MOST_EARLY: Final = 64
+"""So many requests are kept of who is not known to follow a ring: the oldest go first."""
 
 
 class AnchoredState(Protocol):
@@ -50,18 +53,23 @@ class SegmentGiving:
     def __init__(self, rounds: AnchoredState) -> None:
         self._rounds = rounds
         self._gifts: dict[tuple[str, int], _Gift] = {}
+        self._early: dict[tuple[str, int], dm.SegmentAsked] = {}
+        """Requests of who is not known to follow the ring: the driver's word of that may still be on its way."""
 
     def take(self, delivery: Delivery) -> bool:
         """Take a delivery that asks for a segment, or gives room for more of one. Returns whether it was one.
 
-        A request for what the sender neither is in nor follows has no effect: it is the sender's own loss.
+        A request for what the sender neither is in nor follows has no effect before it does.
         """
         message, sender = delivery.message, delivery.sender
         if isinstance(message, dm.SegmentAsked):
+            self._early.pop((sender, message.ring), None)
             if sender in self._rounds.rings.takers(message.ring):
-                self._drop((sender, message.ring))
-                room = min(message.pieces, dm.WINDOW)
-                self._gifts[sender, message.ring] = _Gift(message.request, message.from_round, room)
+                self._promise(sender, message)
+            else:
+                self._early[sender, message.ring] = message
+                for key in list(self._early)[:-_MOST_EARLY]:
+                    del self._early[key]
             return True
         if isinstance(message, dm.SegmentRoom):
             gift = self._gifts.get((sender, message.ring))
@@ -75,6 +83,7 @@ class SegmentGiving:
         gone = set(peers)
         for key in [key for key in self._gifts if key[0] in gone]:
             self._drop(key)
+        self._early = {key: asked for key, asked in self._early.items() if key[0] not in gone}
 
     @property
     def ready(self) -> bool:
@@ -84,6 +93,9 @@ class SegmentGiving:
     def pieces(self) -> Iterator[tuple[str, dm.SegmentPiece, list[Tensor]]]:
         """What may be sent now: to whom, the header and the bytes. There is nothing while weights change; `ready` says
         then that this is to be called again."""
+        for sender, ring in list(self._early):
+            if sender in self._rounds.rings.takers(ring):
+                self._promise(sender, self._early.pop((sender, ring)))
         for key, gift in list(self._gifts.items()):
             if key[0] not in self._rounds.rings.takers(key[1]):
                 self._drop(key)  # a warm spare that is lost
@@ -94,6 +106,10 @@ class SegmentGiving:
                         return
                     made = self._next(key, gift)
                 yield made
+
+    def _promise(self, peer: str, asked: dm.SegmentAsked) -> None:
+        self._drop((peer, asked.ring))
+        self._gifts[peer, asked.ring] = _Gift(asked.request, asked.from_round, min(asked.pieces, dm.WINDOW))
 
     def _may_send(self, gift: _Gift) -> bool:
         return gift.room > 0 and (gift.file is not None or self._rounds.merged >= gift.from_round)

@@ -70,6 +70,8 @@ def test_a_stage_that_is_over_leaves_its_ready_process_for_another_one(monkeypat
     assert not is_gone(int(second))
     assert actor.again("c1.s0", b"") == ("said", second)
     assert repr(actor) == "c1.s0"
+    actor.rest()  # which was asked for before, and comes late
+    assert actor.run(b"") == ("said", second)
     actor.end()
     until_gone(int(second))
 

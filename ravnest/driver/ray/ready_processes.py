@@ -92,7 +92,8 @@ class ReadyProcesses:
         self._coming[actor.make_ready.remote(0.0)] = node, actor
 
     def leave(self, nodes: Collection[str] | None = None) -> list[Any]:
-        """Return the actors without a stage on these nodes, or on all, which are to be ended."""
+        """Return the actors without a stage on these nodes, or on all, which are to be ended: something else begins
+        there, or they are gone."""
         gone = [self._resting.pop(node) for node in list(self._resting) if nodes is None or node in nodes]
         for call, (node, actor) in list(self._coming.items()):
             if nodes is None or node in nodes:

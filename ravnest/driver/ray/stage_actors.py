@@ -88,7 +88,7 @@ class RayCluster:
         """By stage that has an actor: its node."""
         self._ready = ReadyProcesses(self._ray)
         self._setup: StageSetup | None = None
-        """That of the first stage that was placed, without its state: what a process loads to be ready for any."""
+        """That of the first stage that was placed, without state and keys: what a process loads to be ready for any."""
         self._ending: dict[Any, Any] = {}
         """By call that is to end a stage: its actor, which is not needed any more then."""
 
@@ -145,7 +145,8 @@ class RayCluster:
             node = nodes[stage]
             self._actors[stage] = self._actor(stage, node, found, self._order(plan, setup, node, found))
             self._nodes[stage] = node
-            self._setup = self._setup if self._setup is not None else replace(setup, initial=())
+            if self._setup is None:
+                self._setup = replace(setup, initial=(), transport=replace(setup.transport, keys=None))
         self._ready.want(setups, self._beside(plan))
 
     def _actor(self, name: str, node: str, found: Mapping[str, RayNode], order: bytes) -> Any:
@@ -186,6 +187,12 @@ class RayCluster:
         """Send a signal to the processes of these stages, as far as they are on this machine."""
         self._here.send(stages, what)
 
+    def machine_gone(self, node: str) -> None:
+        """What waits on a node to become a stage is none any more: a rehearsal acts out that its machine is gone."""
+        for stage in self.on_node(node):
+            self._ready.forget(stage)
+        self._end_actors(self._ready.leave([node]))
+
     def begin(self, plan: Plan, setups: Mapping[str, StageSetup]) -> None:
         """End what is left of these stages, and start a process for each, on the node that the plan says: where a ready
         one waits there, it is that.
@@ -201,6 +208,7 @@ class RayCluster:
         found = self._found(plan, [nodes[name] for name in setups])
         there = {name: actor for name in setups if (actor := self._ready.take(nodes[name])) is not None}
         fresh = {name: each for name, each in setups.items() if name not in there}
+        self._end_actors(self._ready.leave([nodes[name] for name in fresh]))  # the memory there is for the stage
         self._place(plan, fresh, nodes, found)
         self._ready.want(there, self._beside(plan))
         for name, actor in there.items():

@@ -137,9 +137,12 @@ class StageActor:
         return ready.asked(GET_READY + self._order)
 
     def rest(self) -> None:
-        """The stage is over: end its process at once, whatever it does. The ready one waits on."""
+        """The stage is over: end its process at once, whatever it does. The ready one waits on.
+
+        Where none waits it has become a stage since: calls of Ray's may overtake each other here.
+        """
         with self._lock:
-            if self._process is not None:
+            if self._process is not None and self._ready is not None:
                 self._process.end()
 
     def again(self, name: str, order: bytes) -> Reply:

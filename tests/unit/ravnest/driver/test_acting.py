@@ -20,12 +20,16 @@ class Processes:
     def __init__(self) -> None:
         self.sent: list[tuple[str, signal.Signals]] = []
         self.renamed: set[str] = set()
+        self.gone: list[str] = []
 
     def on_node(self, node: str) -> list[str]:
         return [f"{node}.again" if node in self.renamed else node]
 
     def send(self, stages: Iterable[str], what: signal.Signals) -> None:
         self.sent += [(stage, what) for stage in sorted(stages)]
+
+    def machine_gone(self, node: str) -> None:
+        self.gone.append(node)
 
 
 def acted(
@@ -63,13 +67,15 @@ def test_what_was_started_there_since_is_not_killed_when_it_is_back() -> None:
 
 
 def test_processes_end_and_machines_leave_with_notice_and_are_gone_then() -> None:
-    done, left = acted(Scenario(kills=(Kill("desk", 5.0),), leaves=(Leave("attic", 20.0, notice_s=30.0),)), 60.0)
+    scenario, heard = Scenario(kills=(Kill("desk", 5.0),), leaves=(Leave("attic", 20.0, notice_s=30.0),)), Processes()
+    done, left = acted(scenario, 60.0, processes=heard)
     assert done == [
         (5.0, ("desk", KILL)),
         (20.0, NodeRequest("leave", "attic", "it gives notice")),
         (50.0, ("attic", KILL)),
     ]
     assert left.names == {"attic"}
+    assert heard.gone == ["attic"], "with what waited there; a machine whose process ended is there"
 
 
 def test_who_comes_is_not_there_at_first_and_what_stalls_goes_on() -> None:

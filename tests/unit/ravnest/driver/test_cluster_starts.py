@@ -195,7 +195,7 @@ def test_processes_are_kept_ready_where_nothing_runs_and_not_on_nodes_that_left(
     def silent():
         raise RunFailed("Ray has not said yet")
 
-    answers = [silent, lambda: {*waits, *trains}, lambda: {*waits, *trains}]
+    answers = [silent, lambda: {*waits, *trains}, lambda: set(trains), lambda: {*waits, *trains}]
     bench.starts.shadow(0.0, trains=False)
     bench.starts.shadow(1.0)
     assert bench.processes.kept_ready == [], "nothing was asked, and nothing answered"
@@ -204,6 +204,8 @@ def test_processes_are_kept_ready_where_nothing_runs_and_not_on_nodes_that_left(
     assert bench.processes.kept_ready == [(set(waits), set())], "the first cluster waits, so its nodes are free"
     bench.starts.replacements.node_left(waits[0])
     bench.starts.shadow(2.0 + LOOK_AGAIN_S)
+    assert len(bench.processes.kept_ready) == 1, "that answer is as old as the look before"
+    bench.starts.shadow(2.1 + LOOK_AGAIN_S)
     assert bench.processes.kept_ready[1:] == [(set(waits[1:]), {waits[0]})]
 
 

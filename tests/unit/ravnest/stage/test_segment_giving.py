@@ -3,6 +3,8 @@
 import torch
 
 from ravnest.stage import donor_messages as dm
+from ravnest.stage import messages as m
+from ravnest.stage import shadow_messages as shm
 from ring_allreduce.transport import Delivery
 from tests.unit.ravnest.stage.test_segment_taking import pair
 
@@ -50,6 +52,28 @@ def test_nothing_is_given_to_who_is_no_member_or_is_lost(pair):
     assert pair.rounds.giving.take(Delivery("c1.s0", 1, replace_ring(asked, 7), ()))
     assert pair.given() == []
     assert not pair.rounds.giving.ready
+
+
+def test_who_asks_before_it_is_known_to_follow_is_given_once_it_is(pair):
+    def follow(*spares):
+        followers = (shm.RingFollowers(ring=0, followers=spares),)
+        assert pair.rounds.rings.on_delivery(Delivery(m.DRIVER, 1, shm.Followers(rings=followers, peers=()), ()))
+
+    def ask(*spares):
+        for spare in spares:
+            assert pair.rounds.giving.take(Delivery(spare, 1, asked, ()))
+
+    asked = pair.ask()
+    pair.rounds.giving.forget(["c1.s0"])
+    ask("~c0.s0")
+    assert pair.given() == []
+    follow("~c0.s0")
+    assert len(pair.given()) == dm.WINDOW
+    follow()
+    ask(*(f"~c{number}.s0" for number in range(100)))
+    pair.rounds.giving.forget(["~c99.s0"])
+    follow("~c0.s0", "~c98.s0", "~c99.s0")
+    assert {peer for peer, _, _ in pair.rounds.giving.pieces()} == {"~c98.s0"}, "the first are too many, one is lost"
 
 
 def replace_ring(asked, ring):

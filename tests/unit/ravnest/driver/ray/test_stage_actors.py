@@ -246,6 +246,40 @@ def test_processes_wait_where_nothing_runs_until_a_stage_begins_there_or_the_nod
     assert (ray.ended, made.ready_nodes) == (["c0.s1", "ready on barn"], set())
 
 
+def test_a_stage_that_begins_where_one_is_still_being_made_ready_has_the_memory_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0"})
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, nodes_of(plan, setups))
+    made.start({})
+    made.keep_ready(plan, {"attic", "barn"}, ())
+    made.begin_spares(plan, {"c0.s1": setups["c0.s1"]}, {"c0.s1": "attic"})
+    assert ray.ended == ["c0.s1", "ready on attic"]
+    ray.outcomes = {f"ready on {node} make_ready": ("said", IS_READY) for node in ("attic", "barn")}
+    assert (made.ended(), made.ready_nodes) == ([], {"barn"})
+
+
+def test_what_waits_on_a_machine_is_gone_with_it_where_that_is_acted_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0", "c0.s1"})
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made.place(plan, setups, nodes := nodes_of(plan, setups))
+    made.start({})
+    made.keep_ready(plan, {"attic"}, ())
+    ray.outcomes = {f"{each} make_ready": ("said", IS_READY) for each in ("c0.s0", "c0.s1", "ready on attic")}
+    assert made.ended() == []
+    for node in ("attic", nodes["c0.s0"]):
+        made.machine_gone(node)
+    assert (ray.ended, made.ready_nodes) == (["ready on attic"], {nodes["c0.s1"]})
+    ray.outcomes = {"c0.s0 run": ("died", "killed")}
+    assert [end.stage for end in made.ended()] == ["c0.s0"]
+    assert made.ready == set(), "its actor is there, unlike that of a machine which is gone"
+
+
 def test_no_process_waits_on_free_nodes_where_none_waits_beside_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     session, ray = Session(local=True), Calls()
     session.ray = ray  # type: ignore[assignment]
