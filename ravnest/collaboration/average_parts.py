@@ -60,7 +60,9 @@ class AverageParts:
         return division.packing_of(began.part).incoming(began)
 
     def put(self, step: int, epoch: int, part: int, vectors: Mapping[str, Tensor]) -> None:
-        """A transfer has come whole."""
+        """A transfer has come whole. A part by an epoch that was given up changes no average that is made."""
+        if epoch and step in self._made and self._epochs.get(step, epoch) != epoch:
+            return
         if self._epochs.setdefault(step, epoch) != epoch:
             self._parts.pop(step, None)
             self._epochs[step] = epoch

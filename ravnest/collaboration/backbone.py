@@ -170,10 +170,12 @@ class Backbone:
         """Let volunteers take the last averages, and tell each that has them that this is the end."""
         self._ending = True  # no step is opened any more
         self._sharing.epochs.end()
-        ends_s = self._now() + max(HAND_OUT_S, self._owner.patience_s)
+        lasts_s = max(HAND_OUT_S, self._owner.patience_s)
+        ends_s, parts_s = self._now() + lasts_s, self._now() + lasts_s / 2
         told: set[int] = set()
         while self._now() < ends_s and not stop():
-            waits = self._sharing.unsettled(self.step - 1)
+            waits = self._sharing.unsettled(self.step - 1, parts_s)
+            self._say_alive()
             self._pump.pump()
             for visitor in self._joined():
                 if visitor.line not in told and visitor.outgoing.settled and not waits:
@@ -237,9 +239,10 @@ class Backbone:
         elif isinstance(message, ProgressMessage) and not visitor.follows:
             self._progress(visitor, message)
         elif isinstance(message, GotMessage):
-            if not visitor.takes_state:
-                self._sharing.epochs.passed_up(message.pieces - visitor.outgoing.taken)
+            before = visitor.outgoing.taken
             visitor.outgoing.got(message.pieces)
+            if not visitor.takes_state:
+                self._sharing.epochs.passed_up(message.pieces - before)
         elif isinstance(message, TransferMessage | TensorMessage | PieceMessage) and not visitor.follows:
             self._given.take(visitor, message, event)
         elif (found := self._sharing.hear(visitor, message, event)) is not None:
@@ -350,15 +353,20 @@ class Backbone:
                 self._put_out(visitor, "it did not join in time", may_return=True)
             elif len(visitor.outgoing) > MOST_WAITING:
                 self._put_out(visitor, "it takes averages more slowly than they are made", may_return=True)
-        if now_s >= self._alive_s + ALIVE_S:
-            self._alive_s = now_s
-            for visitor in self._visitors.values():
-                if visitor.agreed:
-                    self._lines.send(visitor.line, AliveMessage(step=self.step))
+        self._say_alive()
         if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
             self._steps_down = is_served_further(self._kept, self.invitation, self._others, self._now)
         self._pump.pump()
+
+    def _say_alive(self) -> None:
+        now_s = self._now()
+        if now_s < self._alive_s + ALIVE_S:
+            return
+        self._alive_s = now_s
+        for visitor in self._visitors.values():
+            if visitor.agreed:
+                self._lines.send(visitor.line, AliveMessage(step=self.step))
 
     def _put_out(self, visitor: Visitor, reason: str, *, may_return: bool = False) -> None:
         if self._visitors.pop(visitor.line, None) is None:

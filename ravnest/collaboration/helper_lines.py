@@ -179,8 +179,8 @@ class HelperLines:
                         self._lines.send(self._line, ReachedMessage(epoch=self._epoch))
             case GotMessage(pieces=pieces):
                 helper.outgoing.got(pieces)
-            case TransferMessage(what="average") as began:
-                helper.incoming = self.averages.incoming(began, due)
+            case TransferMessage(what="average", epoch=epoch) as began if epoch in helper.parts:
+                helper.incoming = self.averages.incoming(began, due, helper.parts[epoch])
             case TensorMessage() as tensor:
                 if helper.incoming is not None:
                     helper.incoming.take_tensor(tensor)

@@ -40,6 +40,9 @@ ALIVE_S = 5.0
 """Whoever has a line hears something at least this often, unless the machine writes its state for longer."""
 
 TICKET_S = 30.0
+NEXT_TICKET_S = 600.0
+"""Who has brought one has so long to bring that of the next epoch: it hears of that when a micro-batch is made."""
+
 MOST_LINES, MOST_UNKNOWN = 512, 64
 """Lines in all, and lines without a ticket that is known: beyond, the oldest of these gives way."""
 
@@ -203,7 +206,7 @@ class Helping:
                     self._hang_up(guest, str(error))
 
     def _open(self, line: int) -> None:
-        unknown = [guest for guest in self._guests.values() if guest.visit < 0]
+        unknown = [guest for guest in self._guests.values() if not guest.known]
         if len(self._guests) >= MOST_LINES and not unknown:
             self._lines.hang_up(line, "no place")
             return
@@ -216,13 +219,14 @@ class Helping:
     def _hear_guest(self, guest: _Guest, event: LineSaid) -> None:
         message = event.message
         if isinstance(message, TicketMessage):
-            guest.ticket, guest.visit, guest.number = message.ticket, -1, 0
+            guest.ticket, guest.visit, guest.incoming, guest.number = message.ticket, -1, None, 0
             self._welcome(guest)
         elif not guest.known:
             raise InvalidInput(f"{type(message).__name__} without a ticket")
         elif isinstance(message, GotMessage):
-            self._up.passed((message.pieces - guest.outgoing.taken) * self._packing.sent[0].piece_bytes, self._now())
+            before = guest.outgoing.taken
             guest.outgoing.got(message.pieces)
+            self._up.passed((message.pieces - before) * self._packing.sent[0].piece_bytes, self._now())
             self._pump()
         elif isinstance(message, TransferMessage | TensorMessage | PieceMessage):
             self._contribution(guest, message, event.tensors)
@@ -276,8 +280,9 @@ class Helping:
 
     def _came(self, guest: _Guest, step: int, samples: int, deviation: float, refused: str) -> None:
         part = PartMessage(
-            epoch=self._epoch, visit=guest.visit, step=step, samples=samples, deviation=deviation, refused=refused
-        )
+            epoch=self._epoch, visit=guest.visit, number=guest.number, step=step, samples=samples, deviation=deviation,
+            refused=refused,
+        )  # fmt: skip
         guest.number += 1
         self._lines.send(self._line, part)
 
@@ -291,7 +296,7 @@ class Helping:
         """To be called about once a second."""
         now_s = self._now()
         for guest in list(self._guests.values()):
-            if guest.visit < 0 and now_s > guest.opened_s + TICKET_S:
+            if guest.visit < 0 and now_s > guest.opened_s + (NEXT_TICKET_S if guest.known else TICKET_S):
                 self._hang_up(guest, "it has no ticket that is known")
         if now_s >= self._alive_s + ALIVE_S:
             self._alive_s = now_s

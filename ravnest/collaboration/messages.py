@@ -240,10 +240,12 @@ class AdmitMessage(Message, frozen=True, kw_only=True, tag="admit"):
 
 
 class PartMessage(Message, frozen=True, kw_only=True, tag="part"):
-    """A helper has its part of a volunteer's next contribution, so far from the last mean; or refuses it, and why."""
+    """A helper has its part of a volunteer's contribution of that number in the epoch, so far from the last mean; or
+    refuses it, and why."""
 
     epoch: Count
     visit: Count
+    number: Count
     step: Count
     samples: Count
     deviation: Norm

@@ -245,7 +245,8 @@ class Sharing:
             number = self._numbers.get(visitor.line, 0)
             self._numbers[visitor.line] = number + 1
             reason = next((part.refused for part in parts if part.refused), "")
-            if mine is not None and any((part.step, part.samples) != (mine.step, mine.samples) for part in parts):
+            due = None if mine is None else (mine.step, mine.samples, number)
+            if due and any((part.step, part.samples, part.number) != due for part in parts):
                 reason = reason or "its parts are of several contributions"
             if mine is None or reason:
                 self.drop((visitor.line, number))
@@ -312,13 +313,14 @@ class Sharing:
                 visitor.outgoing.put(iter(said))
         self._whole.take_back(part)
         self._whole.begin_from(mean)
+        made.means, made.lost_before = {}, {}  # only what was said is kept
         self._made.append(made)
         self._part = self._epoch = self._averaging = None
         return mean
 
-    def unsettled(self, step: int) -> bool:
-        """Whether somebody may lack a part of the last averages, at the end. What a lost helper had is sent from here.
-        `step`: of the last one."""
+    def unsettled(self, step: int, until_s: float) -> bool:
+        """Whether somebody may lack a part of the last averages, at the end. What a lost helper had is sent from here,
+        and from `until_s` on what any had: who takes nothing keeps no others. `step`: of the last one."""
         for made in self._made:
             if made.step + MEANS_KEPT <= step:
                 continue
@@ -326,7 +328,7 @@ class Sharing:
                 if part in made.settled:
                     continue
                 here = self.epochs.helpers.get(helper.visitor.line) is helper and not made.over
-                if here and self._now() < helper.heard_s + SILENT_S:
+                if here and self._now() < min(until_s, helper.heard_s + SILENT_S):
                     return True
                 made.settled.add(part)
                 for visitor in self._visitors():

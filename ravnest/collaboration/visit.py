@@ -221,6 +221,8 @@ class Visit:
                 failure = RunFailed if message.may_return else Refused
                 raise failure(f"the backbone has ended this visit: {message.reason}")
             case EndMessage():
+                if message.step != self._due:
+                    raise RunFailed(f"training has ended at step {message.step}, and step {self._due} has not come")
                 self._handle(TrainingEnded())
                 self._ended = True
             case AliveMessage():

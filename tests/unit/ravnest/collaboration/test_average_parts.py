@@ -80,3 +80,11 @@ def test_the_ranges_of_the_last_epochs_are_remembered_and_no_others(averages: Av
     with pytest.raises(InvalidInput):
         averages.division(7)
     assert averages.division(8).parts == 2
+
+
+def test_a_late_part_by_an_epoch_that_was_given_up_changes_no_average_that_is_made(averages: AverageParts) -> None:
+    averages.put(3, 0, 0, {"g": torch.zeros(40), "s": torch.zeros(1)})
+    averages.put(3, 7, 1, part(1, 5.0))
+    found = averages.ready(3)
+    assert found is not None
+    assert found["g"].tolist() == [0.0] * 40

@@ -180,3 +180,12 @@ def test_ranges_that_are_none_and_epochs_that_were_not_told_are_the_backbones_fa
         world.begins(addresses=("b:2", "c:2"))
     with pytest.raises(InvalidInput):
         world.helpers.opened(3, 9)
+
+
+@pytest.mark.parametrize(("epoch", "part"), [(0, 0), (1, 0), (2, 1)])
+def test_a_helper_s_word_is_its_own_part_and_no_whole_average(epoch: int, part: int) -> None:
+    world = World()
+    world.begins()
+    world.says(AliveMessage(step=3))
+    world.says(TransferMessage(what="average", step=3, tensors=2, samples=4, epoch=epoch, part=part))
+    assert world.lines.said(ReachedMessage)[-1] == ReachedMessage(epoch=1, lost=1)

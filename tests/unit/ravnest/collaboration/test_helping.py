@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ravnest.collaboration import transfers
-from ravnest.collaboration.helping import ALIVE_S, MOST_HELD, MOST_UNKNOWN, TICKET_S, Helping
+from ravnest.collaboration.helping import ALIVE_S, MOST_HELD, MOST_UNKNOWN, NEXT_TICKET_S, TICKET_S, Helping
 from ravnest.collaboration.messages import (
     AdmitMessage,
     AliveMessage,
@@ -135,6 +135,7 @@ def test_what_is_no_part_is_refused_to_the_backbone_under_its_number() -> None:
     world.gives(1, 1.0, epoch=2)  # of another epoch: it has no number
     world.gives(1, 1.0)
     assert [bool(one.refused) for one in world.parts()] == [True, True, True, False]
+    assert [one.number for one in world.parts()] == [0, 1, 2, 3]
     world.helping.hear(CountMessage(epoch=1, visit=1, number=1, scale=None))
     world.helping.hear(CountMessage(epoch=1, visit=1, number=3, scale=1.0))
     assert world.helping.hear(MakeMeanMessage(epoch=1, step=3, visits=())) is not None
@@ -195,3 +196,46 @@ def test_everyone_hears_something_now_and_then() -> None:
     world.helping.tend()
     assert len(world.lines.said(AliveMessage)) == said + 2
     assert Division(world.packing, BOUNDS).parts == 2
+
+
+def test_who_has_brought_a_ticket_may_bring_the_next_epoch_s_after_a_long_micro_batch() -> None:
+    world = World()
+    world.comes(1)
+    world.helping.hear(HelpMessage(epoch=2, part=1, bounds=BOUNDS))
+    world.lines.now_s = NEXT_TICKET_S
+    world.helping.tend()
+    for line in range(2, 3 + MOST_UNKNOWN):
+        world.opens(line)
+    assert list(world.lines.hung_up) == [2]
+    world.lines.now_s += 1.0
+    world.helping.tend()
+    assert 1 in world.lines.hung_up
+
+
+def test_a_ticket_that_is_none_ends_what_was_under_way_and_nothing_is_said_of_it() -> None:
+    world = World()
+    world.comes(1)
+    world.says(1, TransferMessage(what="contribution", step=3, tensors=1, samples=4, epoch=1, part=1))
+    world.says(1, TicketMessage(ticket=b"made up"))
+    world.says(1, PieceMessage(start=7, stop=9))
+    world.gives(1, 1.0)
+    assert world.parts() == []
+
+
+def test_pieces_that_nobody_sent_are_not_measured() -> None:
+    world = World()
+    world.comes(1)
+    world.comes(2)
+    world.says(1, GotMessage(pieces=1 << 40))
+    assert 1 in world.lines.hung_up
+    world.gives(2, 1.0)
+    world.helping.hear(CountMessage(epoch=1, visit=2, number=0, scale=1.0))
+    world.helping.hear(MakeMeanMessage(epoch=1, step=3, visits=(2,)))
+    world.lines.now_s = 0.5
+    world.helping.hear(GotMessage(pieces=2))
+    world.says(2, GotMessage(pieces=2))
+    world.lines.now_s = 1.0
+    world.helping.tend()
+    (rates,) = world.lines.said(RatesMessage, SERVING)
+    assert isinstance(rates, RatesMessage)
+    assert rates.up_bytes_per_s < 1e6

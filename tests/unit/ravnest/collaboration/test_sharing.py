@@ -3,13 +3,15 @@ becomes of a step whose helper dies, stands still or cannot be reached."""
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from experiments.collaboration.virtual_network import Machine
 from experiments.collaboration.virtual_world import PORT, VirtualWorld
 from ravnest.collaboration import transfers
-from ravnest.collaboration.epochs import REST_S
+from ravnest.collaboration.epochs import REST_S, Epoch, Helper
 from ravnest.collaboration.messages import (
     CountMessage,
     MadeMessage,
@@ -19,7 +21,14 @@ from ravnest.collaboration.messages import (
     TransferMessage,
     WithoutMessage,
 )
-from ring_allreduce.transport import Message
+from ravnest.collaboration.packing import Packing
+from ravnest.collaboration.shares import Division
+from ravnest.collaboration.sharing import MOST_UNMATCHED, Refused, Sharing
+from ravnest.collaboration.step_sum import StepSum
+from ravnest.collaboration.transfers import Form
+from ravnest.collaboration.visitor import Visitor
+from ring_allreduce.transport import LineSaid, Message
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 LINK = 30_000.0
 """Bytes per second of every machine, for a gradient of 23 kB as float16."""
@@ -292,3 +301,34 @@ def test_what_a_helper_says_is_counted_in_the_order_of_the_serving_machine(tmp_p
     )
     assert all(one.scale == 1.0 for one in counted)
     assert not ended
+
+
+def test_a_part_without_the_others_is_never_counted_with_those_of_another_contribution() -> None:
+    """A lie far from the last mean could else stand where the next one's deviation was looked at."""
+    packing, lines = Packing([Form("g", torch.float32, 2048)]), LinesTwin()
+    liar, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True)
+    helper = Helper(stands_by, "b:2", 0.0, 0.0)
+    epochs = SimpleNamespace(current=Epoch(1, Division(packing, (1024, 2048)), [helper], 0.0), helpers={9: helper})
+    sharing = Sharing(
+        epochs, StepSum(packing), packing, lines, lambda: [liar, stands_by], lines.now  # type: ignore[arg-type]
+    )  # fmt: skip
+    for number in range(MOST_UNMATCHED + 1):
+        part = PartMessage(epoch=1, visit=1, number=number, step=3, samples=4, deviation=0.0 if number else 1e30)
+        assert sharing.hear(stands_by, part, LineSaid(9, part, ())) == []
+    own = SimpleNamespace(step=3, samples=4)
+    for _ in range(3):
+        (found,) = sharing.own_came(liar, 1, own)  # type: ignore[arg-type]
+        assert isinstance(found, Refused)
+
+
+def test_a_volunteer_that_stands_still_at_the_end_keeps_it_from_nobody(tmp_path: Path) -> None:
+    played = World(tmp_path)
+
+    def stands_still() -> None:
+        played.world.machines["v1"].still_until_s = 1e9
+
+    with played.world.running():
+        played.begin()
+        played.at(played.first, "out", MakeMeanMessage, 5, stands_still)
+        played.ends(played.world.machines["v1"])
+    assert all(one.given.weights for name, one in played.world.volunteers.items() if name != "v1")

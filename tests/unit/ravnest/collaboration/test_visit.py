@@ -237,3 +237,11 @@ def test_who_computes_long_holds_few_averages_meanwhile_and_takes_the_others_in_
     assert isinstance(after, GotMessage)
     assert gotten[-1] == after.pieces - (steps - MOST_HELD), "each of these averages is one piece"
     assert trainer.step == steps
+
+
+def test_an_end_before_the_last_average_is_none(tmp_path: Path) -> None:
+    visit, lines, member, _ = visit_of(tmp_path)
+    lines.events.append(LineSaid(3, EndMessage(step=1), ()))
+    with pytest.raises(RunFailed, match="ended at step 1"):
+        visit.run(every(1000))
+    assert not member.given.weights
