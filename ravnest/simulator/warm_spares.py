@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from cluster_planner import Plan, Spare, shadows_among
 from ravnest.pipeline import spare_name, stage_name, stage_place
 from ravnest.recovery import READY_AFTER_S, SPARE_AGAIN_S, StartCluster, beside
+from ravnest.recovery.placing import WARM_S
 from ravnest.simulator.run import VirtualRun
 from ring_allreduce.transport import Lane
 
@@ -128,7 +129,8 @@ class WarmSpares:
         for of, node in shadows_among(plan, free, following).items():
             if of[0] in there:
                 spare = self._spares[stage_name(*of)] = _Spare(stage_name(*of), node)
-                self._run.clock.after(self._start_s, self._listens, spare)
+                self._run.clock.after(WARM_S if node in self._ready else self._start_s, self._listens, spare)
+                self._ready.discard(node)
 
     def lost(self, node: str, look: Callable[[], None]) -> None:
         """A node is gone: `look` is called when it is looked who may follow in its place."""
