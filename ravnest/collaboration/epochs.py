@@ -36,6 +36,9 @@ REACH_S = 600.0
 SILENT_S = 30.0
 """A helper that said nothing for so long is given up; it may write its state."""
 
+AWAY_S = 1.0
+"""Who serves reads at least this often, unless it evaluates or writes for longer: what was said meanwhile waits."""
+
 REST_S = 300.0
 MOST_DOUBLED = 6
 """A helper that was given up rests for so long, and each time twice as long, at most 2 to this power of times."""
@@ -109,6 +112,7 @@ class Epochs:
         self._count = 0
         self._up, self._down, self._outcome = LinkRate(), LinkRate(), Outcome()
         self._plan_s = 0.0
+        self._looked_s = now()
 
     def counts_on(self, visitor: Visitor) -> bool:
         """Whether a volunteer can take part now: who joined reaches the helpers first."""
@@ -175,6 +179,14 @@ class Epochs:
                 return epoch.helpers
             self._plan(epoch)
         return []
+
+    def was_away(self) -> float:
+        """For how many seconds nothing was read since this was last called: they are nobody's silence."""
+        now_s = self._now()
+        away_s, self._looked_s = max(0.0, now_s - self._looked_s - AWAY_S), now_s
+        for helper in self.helpers.values():
+            helper.heard_s = min(now_s, helper.heard_s + away_s)
+        return away_s
 
     def trouble(self) -> tuple[list[Helper], str] | None:
         """Begin or go on with an epoch; who has to be given up now, and why."""

@@ -172,8 +172,8 @@ class HelperLines:
         match event.message:
             case ChallengeMessage(serves=False):
                 pass
-            case AliveMessage():
-                if not helper.ready:
+            case AliveMessage(epoch=epoch):  # of 0, or of an epoch before: it was under way when the ticket was sent
+                if not helper.ready and epoch == self._epoch:
                     helper.ready = True
                     if all(one.ready for one in self._helpers.values()):
                         self._lines.send(self._line, ReachedMessage(epoch=self._epoch))

@@ -46,8 +46,9 @@ NEXT_TICKET_S = 600.0
 MOST_LINES, MOST_UNKNOWN = 512, 64
 """Lines in all, and lines without a ticket that is known: beyond, the oldest of these gives way."""
 
-MOST_HELD = 3
-"""A volunteer may have sent so many parts that are neither counted nor forgotten."""
+MOST_HELD = 8
+"""A volunteer may have sent so many parts that are neither counted nor forgotten: while fewer than three people are
+known all of a step wait for its end, and a step that is collected further takes one of each volunteer every time."""
 
 MOST_WAITING = 8
 """A volunteer for which more means wait than that takes too little: its line is ended. The serving backbone puts it out
@@ -238,7 +239,7 @@ class Helping:
         if guest.visit < 0 and guest.ticket in self._tickets:
             guest.visit, guest.known = self._tickets.pop(guest.ticket), True
             self._lines.trust(guest.line)
-            self._lines.send(guest.line, AliveMessage(step=self._standing()[1]))
+            self._lines.send(guest.line, AliveMessage(step=self._standing()[1], epoch=self._epoch))
 
     def _contribution(
         self, guest: _Guest, message: TransferMessage | TensorMessage | PieceMessage, tensors: tuple[Tensor, ...]

@@ -164,9 +164,13 @@ class OpenMessage(Message, frozen=True, kw_only=True, tag="open"):
 
 
 class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
-    """The backbone lives, while there is nothing else to say. It has made `step` steps."""
+    """The backbone lives, while there is nothing else to say. It has made `step` steps.
+
+    `epoch`: a helper answers a ticket of this one; 0: it answers none.
+    """
 
     step: Count
+    epoch: Count = 0
 
 
 class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):

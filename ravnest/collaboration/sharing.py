@@ -172,7 +172,8 @@ class Sharing:
 
     def tend(self, due_s: float | None, patience_s: float) -> list[FollowUp]:
         """What has to be given up now. `due_s`: when what was sent for the open step has to be there."""
-        found, now_s = self.epochs.trouble(), self._now()
+        away_s, now_s = self.epochs.was_away(), self._now()
+        found = self.epochs.trouble()
         if found is not None:
             return self.give_up(*found)
         epoch, made = self._epoch, self._averaging
@@ -180,17 +181,26 @@ class Sharing:
             return []
         late: list[Helper] = []
         if made is not None:
+            made.heard_s = [min(now_s, at_s + away_s) for at_s in made.heard_s]
             most_s = max(LEAST_PATIENCE_S, patience_s)
             waits = [part for part in range(1, epoch.division.parts) if part not in made.means]
             late = [epoch.helpers[part - 1] for part in waits if now_s > made.heard_s[part] + most_s]
         elif due_s is not None and now_s >= due_s:
-            waiting = [line for line, queue in self._own.items() if queue]
-            late = [
-                helper
-                for part, helper in enumerate(epoch.helpers, 1)
-                if any(not self._parts.get((line, part)) for line in waiting)
-            ]
+            late = self._late(epoch)
         return self.give_up(late, "its part of a step is late") if late else []
+
+    def _late(self, epoch: Epoch) -> list[Helper]:
+        """Helpers that lack the parts of all volunteers whose own parts wait. One volunteer is late itself, as
+        step_owner.py says, wherever others take part: it may have sent a helper nothing."""
+        waiting = [
+            line
+            for line, queue in self._own.items()
+            if any(one is not None and one.step == self._step for one in queue)
+        ]
+        if len(waiting) < min(2, len(epoch.reached)):
+            return []
+        lack = [not any(self._parts.get((line, part)) for line in waiting) for part in range(1, epoch.division.parts)]
+        return [helper for helper, lacks in zip(epoch.helpers, lack, strict=True) if waiting and lacks]
 
     def give_up(self, helpers: Sequence[Helper], why: str) -> list[FollowUp]:
         """End the epoch, and begin the step again where it was made by it."""
@@ -222,7 +232,7 @@ class Sharing:
         queue = self._own.setdefault(visitor.line, deque())
         queue.append(own)
         if len(queue) > MOST_UNMATCHED:
-            raise InvalidInput("it sends contributions whose other parts do not come")
+            raise TooLate("its contributions' other parts do not come")
         return self._matched(visitor)
 
     def _is_current(self, epoch: int) -> bool:

@@ -54,7 +54,9 @@ LOOK_S = 5.0
 """A machine that is looked for has so long to answer."""
 
 SILENT_S = 30.0
-"""A backbone that said nothing for so long is looked for again. It may only evaluate: then it answers the handshake."""
+MOST_SILENT_S = 300.0
+"""A backbone that said nothing for so long is looked for again. It may only evaluate or write: then it answers the
+handshake, and is not left before MOST_SILENT_S."""
 
 TAKE_OVER_S = 10.0
 """Nobody has to have been found for so long, and for the same again for each address that comes before this one's."""
@@ -145,7 +147,7 @@ class StandBy:
                     host, port = endpoint(address)
                     line = lines.dial(host, port, self._invitation.keys(), BACKBONE, LOOK_S)
                     found = True  # somebody answers there, however busy
-                    if self._followed(lines, line, stop):
+                    if self._followed(lines, line, address, stop):
                         return "ended"
                     self._tell(f"{address}: its line has ended")
                 except InvalidInput:
@@ -181,7 +183,7 @@ class StandBy:
                 lines.send(event.line, away)
                 lines.hang_up(event.line, "it stands by")
 
-    def _followed(self, lines: Lines, line: int, stop: Callable[[], bool]) -> bool:
+    def _followed(self, lines: Lines, line: int, address: str, stop: Callable[[], bool]) -> bool:
         """Follow on one line until it ends (False), or training has (True). Raises _Lesser, _StandsBy, RavnestError."""
         packing = self._state.trainer.packing
         self._incoming, self._taken, self._mean = None, 0, None
@@ -196,12 +198,13 @@ class StandBy:
             now=self._now,
         )
         try:
-            return self._heard_out(lines, line, stop)
+            return self._heard_out(lines, line, address, stop)
         finally:
             self._helping.end()
 
-    def _heard_out(self, lines: Lines, line: int, stop: Callable[[], bool]) -> bool:
-        heard_s, challenged = self._now(), False
+    def _heard_out(self, lines: Lines, line: int, address: str, stop: Callable[[], bool]) -> bool:
+        heard_s = looked_s = self._now()
+        challenged = False
         while not stop():
             for event in lines.take(1.0):
                 if event.line != line:
@@ -223,8 +226,13 @@ class StandBy:
                     raise RunFailed(f"it sent {type(message).__name__} out of turn")
             if challenged:
                 self._helping.tend()
-            if self._now() > heard_s + SILENT_S:
-                raise RunFailed(f"it said nothing for {SILENT_S:.0f} s")
+            now_s = self._now()
+            if now_s > heard_s + MOST_SILENT_S:
+                raise RunFailed(f"it said nothing for {MOST_SILENT_S:.0f} s")
+            if now_s > max(heard_s, looked_s) + SILENT_S:
+                seen = lines.dial(*endpoint(address), self._invitation.keys(), BACKBONE, LOOK_S)
+                lines.hang_up(seen, "it answers")
+                looked_s = self._now()
         return False
 
     def _answer(self, challenge: ChallengeMessage) -> FollowMessage:

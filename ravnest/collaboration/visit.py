@@ -146,8 +146,9 @@ class Visit:
     def _work(self, stop: Callable[[], bool]) -> bool:
         while not stop():
             full = self._steps.computes and self._steps.samples >= self._trainer.target_batch
-            untold = self._reported is None or self._reported.samples != self._steps.samples
-            if full and untold and self._steps.step is not None:
+            told = self._reported
+            untold = told is None or told.samples != self._steps.samples or self._now() >= told.at_s + REPORT_S
+            if full and untold and self._steps.step is not None:  # again: who reaches no helper yet is not counted on
                 self._report(self._steps.step, self._steps.samples, due=True)
             self._hear(IDLE_S if full or not self._computes else 0.0)
             self._pump()

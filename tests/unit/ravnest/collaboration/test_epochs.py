@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ravnest.collaboration import transfers
-from ravnest.collaboration.epochs import PLAN_S, REACH_S, REST_S, SILENT_S, Epochs, Helper
+from ravnest.collaboration.epochs import AWAY_S, PLAN_S, REACH_S, REST_S, SILENT_S, Epochs, Helper
 from ravnest.collaboration.messages import (
     AdmitMessage,
     FollowMessage,
@@ -129,7 +129,11 @@ def test_a_helper_that_was_given_up_rests_each_time_twice_as_long(tmp_path: Path
 def test_silence_of_a_helper_or_of_a_volunteer_is_trouble(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.begins()
-    world.lines.now_s = SILENT_S + 1.0
+    world.epochs.was_away()
+    for _ in range(round(SILENT_S) + 1):
+        assert world.epochs.trouble() is None
+        world.lines.now_s += AWAY_S
+        assert world.epochs.was_away() == 0.0
     found = world.epochs.trouble()
     assert found is not None
     assert "said nothing" in found[1]
@@ -141,6 +145,16 @@ def test_silence_of_a_helper_or_of_a_volunteer_is_trouble(tmp_path: Path) -> Non
     found = world.epochs.trouble()
     assert found is not None
     assert "does not say that it reaches" in found[1]
+
+
+def test_while_nothing_is_read_nobody_is_silent(tmp_path: Path) -> None:
+    """Who serves evaluates, or writes its state: what helpers say meanwhile waits."""
+    world = World(tmp_path)
+    world.begins()
+    world.lines.now_s = 10 * SILENT_S
+    assert world.epochs.was_away() == 10 * SILENT_S - AWAY_S
+    assert world.epochs.trouble() is None
+    assert world.epochs.helpers[HELPER].heard_s <= world.lines.now_s
 
 
 def test_a_helper_that_leaves_is_named_and_a_volunteer_that_leaves_is_taken_from_the_lists(tmp_path: Path) -> None:

@@ -80,12 +80,15 @@ def test_an_epoch_is_reached_once_every_helper_has_answered() -> None:
     assert world.dialled == [("b", 2)]
     assert world.lines.said(TicketMessage, HELPER)
     assert not world.lines.said(ReachedMessage)
-    world.says(AliveMessage(step=3))
-    world.says(AliveMessage(step=3))
+    world.says(AliveMessage(step=3, epoch=1))
+    world.says(AliveMessage(step=3, epoch=1))
     assert world.lines.said(ReachedMessage, BACKBONE) == [ReachedMessage(epoch=1)]
     world.begins(epoch=2)  # the line is still there
     assert len(world.dialled) == 1
-    world.says(AliveMessage(step=3))
+    for under_way in (0, 1):
+        world.says(AliveMessage(step=3, epoch=under_way))
+    assert len(world.lines.said(ReachedMessage, BACKBONE)) == 1
+    world.says(AliveMessage(step=3, epoch=2))
     assert world.lines.said(ReachedMessage, BACKBONE)[-1] == ReachedMessage(epoch=2)
 
 
@@ -96,7 +99,7 @@ def test_a_helper_that_is_not_reached_or_lost_or_silent_is_told_of() -> None:
     for how in ("closed", "silent", "nonsense"):
         world = World()
         world.begins()
-        world.says(AliveMessage(step=3))
+        world.says(AliveMessage(step=3, epoch=1))
         if how == "closed":
             world.helpers.hear(LineClosed(HELPER, "it has left"), 3)
         elif how == "silent":
@@ -110,7 +113,7 @@ def test_a_helper_that_is_not_reached_or_lost_or_silent_is_told_of() -> None:
 def test_a_contribution_goes_where_its_ranges_are_and_comes_again_whole_when_the_epoch_is_over() -> None:
     world = World()
     world.begins()
-    world.says(AliveMessage(step=3))
+    world.says(AliveMessage(step=3, epoch=1))
     world.helpers.opened(3, 1)
     world.gives()
     world.helpers.tend()
@@ -129,7 +132,7 @@ def test_a_contribution_goes_where_its_ranges_are_and_comes_again_whole_when_the
 def test_what_was_averaged_is_not_sent_again() -> None:
     world = World()
     world.begins()
-    world.says(AliveMessage(step=3))
+    world.says(AliveMessage(step=3, epoch=1))
     world.helpers.opened(3, 1)
     world.gives()
     world.to_backbone()
@@ -141,7 +144,7 @@ def test_what_was_averaged_is_not_sent_again() -> None:
 def test_what_a_lost_helper_owes_of_an_average_that_is_made_is_asked_for() -> None:
     world = World()
     world.begins()
-    world.says(AliveMessage(step=3))
+    world.says(AliveMessage(step=3, epoch=1))
     world.helpers.averages.put(3, 1, 0, {"g": torch.ones(16), "s": torch.ones(1)})
     world.helpers.averages.made(3)
     world.helpers.tend()
@@ -158,7 +161,7 @@ def test_what_a_lost_helper_owes_of_an_average_that_is_made_is_asked_for() -> No
 def test_a_mean_comes_in_and_each_piece_is_acknowledged() -> None:
     world = World()
     world.begins()
-    world.says(AliveMessage(step=3))
+    world.says(AliveMessage(step=3, epoch=1))
     part = PACKING.sent[0]
     vector = torch.linspace(0, 1, 32)
     sent = list(
@@ -186,6 +189,6 @@ def test_ranges_that_are_none_and_epochs_that_were_not_told_are_the_backbones_fa
 def test_a_helper_s_word_is_its_own_part_and_no_whole_average(epoch: int, part: int) -> None:
     world = World()
     world.begins()
-    world.says(AliveMessage(step=3))
+    world.says(AliveMessage(step=3, epoch=1))
     world.says(TransferMessage(what="average", step=3, tensors=2, samples=4, epoch=epoch, part=part))
     assert world.lines.said(ReachedMessage)[-1] == ReachedMessage(epoch=1, lost=1)

@@ -80,7 +80,7 @@ def test_it_says_that_it_stands_by_and_answers_a_ticket_once_that_is_known() -> 
     world.says(1, TicketMessage(ticket=b"t1"))
     assert not world.lines.said(AliveMessage, 1)
     world.admits(1)
-    assert world.lines.said(AliveMessage, 1)
+    assert world.lines.said(AliveMessage, 1) == [AliveMessage(step=3, epoch=1)]
     world.opens(2)
     world.says(2, TicketMessage(ticket=b"t1"))  # it is used up
     assert not world.lines.said(AliveMessage, 2)
@@ -147,6 +147,17 @@ def test_a_volunteer_holds_so_much_memory_and_no_more() -> None:
     for _ in range(MOST_HELD + 2):
         world.gives(1, 1.0)
     assert [bool(one.refused) for one in world.parts()] == [False] * MOST_HELD + [True] * 2
+
+
+def test_a_step_that_is_collected_further_again_and_again_has_nobody_refused() -> None:
+    world = World()
+    world.comes(1)
+    for _ in range(6):  # while too few people are known, none is counted before the step's end
+        world.gives(1, 1.0)
+    for number in range(6):
+        world.helping.hear(CountMessage(epoch=1, visit=1, number=number, scale=1.0))
+    assert not any(one.refused for one in world.parts())
+    assert world.helping.hear(MakeMeanMessage(epoch=1, step=3, visits=())) is not None
 
 
 def test_what_a_backbone_never_says_ends_the_line_to_it() -> None:

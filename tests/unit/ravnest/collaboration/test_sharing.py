@@ -4,6 +4,7 @@ becomes of a step whose helper dies, stands still or cannot be reached."""
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from experiments.collaboration.virtual_network import Machine
 from experiments.collaboration.virtual_world import PORT, VirtualWorld
 from ravnest.collaboration import transfers
+from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.epochs import REST_S, Epoch, Helper
 from ravnest.collaboration.messages import (
     CountMessage,
@@ -23,7 +25,7 @@ from ravnest.collaboration.messages import (
 )
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division
-from ravnest.collaboration.sharing import MOST_UNMATCHED, Refused, Sharing
+from ravnest.collaboration.sharing import MOST_UNMATCHED, Refused, Sharing, TooLate
 from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.transfers import Form
 from ravnest.collaboration.visitor import Visitor
@@ -319,6 +321,71 @@ def test_a_part_without_the_others_is_never_counted_with_those_of_another_contri
     for _ in range(3):
         (found,) = sharing.own_came(liar, 1, own)  # type: ignore[arg-type]
         assert isinstance(found, Refused)
+
+
+def test_who_sends_own_parts_alone_is_put_out_and_may_return() -> None:
+    """Its line to a helper may be slow."""
+    packing, lines = Packing([Form("g", torch.float32, 2048)]), LinesTwin()
+    slow = Visitor(1, 0.0, joined=True)
+    helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
+    epochs = SimpleNamespace(current=Epoch(1, Division(packing, (1024, 2048)), [helper], 0.0), helpers={9: helper})
+    sharing = Sharing(epochs, StepSum(packing), packing, lines, lambda: [slow], lines.now)  # type: ignore[arg-type]
+    own = SimpleNamespace(step=3, samples=4)
+    for _ in range(MOST_UNMATCHED):
+        assert sharing.own_came(slow, 1, own) == []  # type: ignore[arg-type]
+    with pytest.raises(TooLate):
+        sharing.own_came(slow, 1, own)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("liars", [("v1",), ("v1", "v2")])
+def test_one_that_sends_a_helper_no_part_is_late_itself(tmp_path: Path, liars: tuple[str, ...]) -> None:
+    played = World(tmp_path)
+
+    def tamper(said: tuple[Message, tuple[object, ...]]) -> tuple[Message, tuple[object, ...]]:
+        message, tensors = said
+        if isinstance(message, TransferMessage) and message.part == 1:  # of an epoch that is none: it is passed over
+            message = TransferMessage(
+                what="contribution", step=message.step, tensors=1, samples=message.samples, epoch=99, part=1
+            )
+        return message, tensors
+
+    with played.world.running():
+        played.begin()
+        for name in liars:
+            played.world.machines[name].tamper = tamper  # type: ignore[assignment]
+        played.ends()
+    assert played.said(GIVEN_UP) == (len(liars) > 1)
+
+
+def test_while_the_serving_machine_evaluates_for_long_no_helper_is_given_up_and_none_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = World(tmp_path)
+    apply, applied = BackboneState.apply, [0]
+
+    def slowly(state: BackboneState, *given: Any) -> None:
+        apply(state, *given)
+        if state is states[0]:
+            applied[0] += 1
+            if applied[0] == 5:
+                played.world.net.sleep(100.0)
+
+    made, states = BackboneState.__init__, list[BackboneState]()
+
+    def noted(state: BackboneState, *given: Any, **named: Any) -> None:
+        states.append(state)
+        made(state, *given, **named)
+
+    monkeypatch.setattr(BackboneState, "apply", slowly)
+    monkeypatch.setattr(BackboneState, "__init__", noted)
+    with played.world.running():
+        played.begin()
+        played.ends()
+    assert applied[0] == STEPS
+    assert played.world.net.now_s > 100.0
+    assert not played.said(GIVEN_UP)
+    assert not played.said("its line has ended")
+    assert played.said("stands by with") == 1
 
 
 def test_a_volunteer_that_stands_still_at_the_end_keeps_it_from_nobody(tmp_path: Path) -> None:

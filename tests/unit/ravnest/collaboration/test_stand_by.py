@@ -17,7 +17,7 @@ from ravnest.collaboration.messages import (
     LedgerMessage,
     RefusedMessage,
 )
-from ravnest.collaboration.stand_by import StandBy, is_served_further, proof
+from ravnest.collaboration.stand_by import MOST_SILENT_S, SILENT_S, StandBy, is_served_further, proof
 from ravnest.collaboration.transfers import pieces
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
@@ -113,6 +113,44 @@ def test_it_takes_over_only_with_a_state_and_after_those_who_come_before_it(
     assert world.follow() == "serve"
     assert 20.0 <= world.lines.now_s <= 25.0
     assert world.state.store.read_term() == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_says_nothing_is_followed_on_while_it_answers_handshakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """It may evaluate, or write its state, for longer than SILENT_S."""
+    world = World(tmp_path, monkeypatch)
+    world.challenges()
+    dialled = list[float]()
+
+    def dial(*_: object) -> int:
+        dialled.append(world.lines.now_s)
+        if len(dialled) > 1 and not answers:
+            raise DeadlinePassed("a handshake", 5.0)
+        return len(dialled)
+
+    world.lines.dial = dial  # type: ignore[attr-defined]
+
+    def stop() -> bool:
+        if answers and world.lines.now_s > 2.5 * SILENT_S:
+            world.says(EndMessage(step=0))
+        return world.lines.now_s > 3 * SILENT_S
+
+    assert world.follow(stop) == ("ended" if answers else "stopped")
+    assert len(world.lines.said(FollowMessage)) == 1
+    if answers:
+        assert len(dialled) == 3
+        assert 1 not in list(world.lines.hung_up)[:2]
+
+
+def test_who_says_nothing_for_too_long_is_left_even_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
+    lines = iter(range(1, 1000))
+    world.lines.dial = lambda *_: next(lines)  # type: ignore[attr-defined]
+    world.challenges()
+    assert world.follow(lambda: world.lines.now_s > MOST_SILENT_S + 1.0) == "stopped"
+    assert 1 in world.lines.hung_up
 
 
 def test_it_serves_at_once_where_the_one_that_serves_knows_less(

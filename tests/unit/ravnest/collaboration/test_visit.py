@@ -23,7 +23,7 @@ from ravnest.collaboration.messages import (
 from ravnest.collaboration.sign_in import Member, Refused
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
 from ravnest.collaboration.transfers import pieces
-from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, SILENT_S, Diverged, Visit
+from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, REPORT_S, SILENT_S, Diverged, Visit
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
 from ring_allreduce.transport import LineEvent, LineSaid, Message
@@ -143,6 +143,15 @@ def test_a_training_that_has_diverged_ends_the_volunteer_instead_of_the_line(
     with pytest.raises(Diverged, match="nan"):
         visit.run(every(1000))
     assert len(numbers) == MOST_NOT_FINITE
+
+
+def test_who_has_a_whole_batch_says_so_again_and_again(tmp_path: Path) -> None:
+    """The backbone does not count on it before it reaches all helpers, and forgets what it said before."""
+    visit, lines, _, trainer = visit_of(tmp_path)
+    assert visit.run(every(100))
+    told = [one.samples for one in lines.said(ProgressMessage) if isinstance(one, ProgressMessage)]
+    full = told.count(trainer.target_batch)
+    assert 10 <= full <= lines.now_s / REPORT_S + 1
 
 
 def test_who_takes_long_to_agree_is_not_told_that_the_backbone_was_silent(tmp_path: Path) -> None:
