@@ -97,15 +97,17 @@ def measure(hold: int, *, quick: bool) -> Part:
     name = "rehearsed_trace" if hold > 1 else "rehearsed_alone"
     needs = f"{hold} nodes" if hold > 1 else "one node"
     again = sorted(float(str(one["seconds"])) for one in told if one["kind"] == "replaced")
+    shares: list[tuple[str, Cell]] = [
+        ("rehearsed", f"{share:.1%}"),
+        ("simulated", f"{simulated:.1%}"),
+        ("knowable", f"{knowable / could:.1%}"),
+        ("rehearsed, of the knowable", f"{samples / knowable:.1%}"),
+    ]
     rows: list[tuple[str, Cell]] = [
         ("nodes there: mean, fewest, most", _present(best, seconds)),
         ("changes: moments, nodes gone, nodes come", _changed(scenario.trace, seconds)),
         ("best plan at each moment, samples", round(could)),
-        ("knowable, of the best plan", f"{knowable / could:.1%}"),
         ("rehearsed, samples in the anchor at the end", samples),
-        ("rehearsed, of the best plan", f"{share:.1%}"),
-        ("rehearsed, of the knowable", f"{samples / knowable:.1%}"),
-        ("simulated, of the best plan", f"{simulated:.1%}"),
         ("seconds of training, with the last round", round(trained_s, 1)),
         ("clusters lost", sum(one["kind"] == "lost" for one in told)),
         ("samples lost with them", sum(int(str(one["samples"])) for one in told if one["kind"] == "lost")),
@@ -127,7 +129,10 @@ def measure(hold: int, *, quick: bool) -> Part:
                 None if quick else share >= TARGET,
             )
         ],
-        tables=[Table(f"{TRACE} at {SPEED:g} times its speed, from {from_s:g} s on", ("", "value"), rows)],
+        tables=[
+            Table("Samples, of those of the best plan at each moment", ("", "share"), shares),
+            Table(f"{TRACE} at {SPEED:g} times its speed, from {from_s:g} s on", ("", "value"), rows),
+        ],
         panels=[_panel(name.replace("_", " "), best, told, seconds)],
         notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
     )
