@@ -16,7 +16,9 @@ from tests.support.experiments import check_form, run_quick
 def test_a_recorded_trace_is_rehearsed_beside_the_best_plans(tmp_path: Path) -> None:
     document = run_quick(main, tmp_path, "--only", "rehearsed_trace")
     check_form(document, "churn", ["rehearsed_trace"])
-    rows = dict(document["parts"]["rehearsed_trace"]["tables"][0]["rows"])
+    shares, counts = document["parts"]["rehearsed_trace"]["tables"]
+    assert [name for name, _ in shares["rows"]] == ["rehearsed", "simulated", "knowable", "rehearsed, of the knowable"]
+    rows = dict(counts["rows"])
     assert rows["rehearsed, samples in the anchor at the end"] > 0
     assert rows["best plan at each moment, samples"] > 0
 
