@@ -111,6 +111,9 @@ class ClusterStarts:
         """By lost cluster: its stages that stand by, with the epoch from which on they speak as such."""
         self._gone: dict[str, set[str]] = {}
         """By lost cluster: its stages that were lost, or whose nodes left."""
+        self._silent: dict[str, set[str]] = {}
+        """By lost cluster: the nodes of those of them whose ends nobody has told, so that their machines may stand
+        still. What waits there may not answer."""
         self._warm: dict[str, set[str]] = {}
         """By cluster that is being started: its stages whose places are taken by warm spares."""
         self._broken: dict[str, str] = {}
@@ -124,8 +127,9 @@ class ClusterStarts:
             for stage, node in nodes.items()
             if (node in self.replacements.left if lost.with_notice else stage not in lost.standing_by)
         }
-        taken = {*self._holding(), *self._processes.ready}
-        at_once = not lost.with_notice and self._gone[lost.cluster] <= taken
+        ready = self._processes.ready
+        self._silent[lost.cluster] = {nodes[stage] for stage in self._gone[lost.cluster].difference(ready)}
+        at_once = not lost.with_notice and self._gone[lost.cluster] <= {*self._holding(), *ready}
         self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once)
         self._kept[lost.cluster] = dict.fromkeys(lost.standing_by, epoch)
         return set(lost.standing_by)
@@ -161,7 +165,7 @@ class ClusterStarts:
         while self.replacements.due(now_s):
             alive = self._processes.alive(self.replacements.plan)
             there = {stage for kept in self._kept.values() for stage in kept}
-            ready = self._processes.ready_nodes
+            ready = set(self._processes.ready_nodes).difference(*self._silent.values())
             for order in self.replacements.tick(alive, now_s, rest_s, self._holding(), there, ready):
                 if isinstance(order, StartCluster):
                     failed = self._start(order, rings, epoch, now_s)
@@ -207,8 +211,12 @@ class ClusterStarts:
     def _keep_ready(self, there: set[str]) -> None:
         plan = self.replacements.plan
         busy = {stage.node for cluster in self.replacements.begun for stage in cluster.stages}
+        busy |= {self._nodes_of(name)[stage] for name, kept in self._kept.items() for stage in kept}
         busy |= set() if self.warm is None else self.warm.nodes
-        self._processes.keep_ready(plan, there - busy, set(plan.fleet.names) - there)
+        gone = set(plan.fleet.names) - there
+        for each in self._silent.values():
+            each.difference_update(gone)  # what waits there when they are back is new
+        self._processes.keep_ready(plan, there - busy, gone)
 
     def failed(self, cluster: str, reason: str, rings: RunRings, now_s: float) -> list[TryFailed]:
         """A try to start the cluster has failed: end its processes. Returns what there is to say."""
@@ -305,5 +313,6 @@ class ClusterStarts:
         self._processes.enter({**peers, DRIVER: endpoint.address}, [name for name in setups if name not in there])
         self._kept.pop(cluster, None)
         self._gone.pop(cluster, None)
+        self._silent.pop(cluster, None)
         self.replacements.listening(cluster, now_s)
         return [Listening(cluster, nodes)]

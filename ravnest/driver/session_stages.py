@@ -46,7 +46,7 @@ class StageProcesses(Protocol):
 
     def start(self, peers: Mapping[str, PeerAddress]) -> None: ...
 
-    def adopt(self, stages: Mapping[str, StageAddress]) -> None: ...
+    def adopt(self, stages: Mapping[str, StageAddress], setups: Mapping[str, StageSetup]) -> None: ...
 
     def release(self) -> None: ...
 
@@ -152,7 +152,7 @@ def taken_over(
     ends this before the stages have answered leaves them waiting.
     """
     places = addresses_in(state)
-    processes.adopt(places)
+    processes.adopt(places, setups)
     try:
         endpoint = driver_endpoint(next(iter(setups.values())), processes.host, keys)
     except BaseException:

@@ -25,11 +25,14 @@ class ProcessesHere:
     def __init__(self, stages: Mapping[str, StageAddress]) -> None:
         """`stages`: by name, those of this and of other machines."""
         self._processes: dict[str, psutil.Process | None] = {}
+        self.everywhere = set[str]()
+        """All stages that were not ended by `end`, those of other machines among them."""
         self.add(stages)
 
     def add(self, stages: Mapping[str, StageAddress]) -> None:
         """Watch these too. A stage that is known already has another process now."""
         here = process_space()
+        self.everywhere |= stages.keys()
         self._processes |= {stage: _process(at) for stage, at in stages.items() if at.machine == here}
 
     @property
@@ -75,6 +78,7 @@ class ProcessesHere:
     def end(self, stages: Iterable[str]) -> None:
         """End these processes at once, with all that they have started. They are not told of any more."""
         for stage in stages:
+            self.everywhere.discard(stage)
             process = self._processes.pop(stage, None)
             if process is not None and _lives(process):
                 with suppress(ProcessLookupError, PermissionError):

@@ -6,16 +6,18 @@ ends with its actor (stage_host.py). One waits beside a stage, in the stage's ac
 rests, and what waits in it may become any stage on that node. On a node where nothing runs an actor rests from the
 beginning.
 
-In: which stages enter their loops, and whose processes and actors end. Out: the stages whose places can be taken so,
-and the nodes on which something waits.
+In: the stages' setups, which of them enter their loops, and whose processes and actors end. Out: the stages whose
+places can be taken so, and the nodes on which something waits.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ravnest.recovery import READY_AFTER_S
 from ravnest.stage.line import IS_READY
+from ravnest.stage.setup import StageSetup
 
 
 class ReadyProcesses:
@@ -23,6 +25,8 @@ class ReadyProcesses:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
+        self.setup: StageSetup | None = None
+        """What a process loads to be ready for any stage: a stage's setup, without state and keys. None: none yet."""
         self._wanted: set[str] = set()
         self._loading: dict[Any, str] = {}
         """By call that is to make a ready process: the stage."""
@@ -33,7 +37,7 @@ class ReadyProcesses:
         self._coming: dict[Any, tuple[str, Any]] = {}
         """By call that is to make a ready process where nothing runs: the node, and the actor."""
         self._tried: set[str] = set()
-        """The nodes where nothing runs, and on which one was to be made."""
+        """The nodes where nothing runs, and on which one was to be made: if it could not load, it would not again."""
 
     @property
     def waiting(self) -> set[str]:
@@ -43,6 +47,12 @@ class ReadyProcesses:
     def nodes(self, nodes: Mapping[str, str]) -> set[str]:
         """The nodes on which a ready process waits, beside a stage or alone. `nodes`: the node of each stage."""
         return {*self._resting, *(nodes[stage] for stage in self._loaded)}
+
+    def know(self, setups: Mapping[str, StageSetup]) -> None:
+        """The run has stages with these setups."""
+        if self.setup is None and setups:
+            setup = next(iter(setups.values()))
+            self.setup = replace(setup, initial=(), transport=replace(setup.transport, keys=None))
 
     def want(self, stages: Iterable[str], beside: Collection[str]) -> None:
         """Processes are made for these stages; those of them in `beside` are to have a ready one."""
@@ -78,7 +88,11 @@ class ReadyProcesses:
         return rests
 
     def take(self, node: str) -> Any | None:
-        """The actor that rests on a node, which is to be a stage's from now on; None: there is none."""
+        """The actor that rests on a node, which is to be a stage's from now on; None: there is none.
+
+        Where the node is free again, another one may be made there.
+        """
+        self._tried.discard(node)
         return self._resting.pop(node, None)
 
     def untried(self, free: Collection[str]) -> set[str]:
@@ -93,12 +107,13 @@ class ReadyProcesses:
 
     def leave(self, nodes: Collection[str] | None = None) -> list[Any]:
         """Return the actors without a stage on these nodes, or on all, which are to be ended: something else begins
-        there, or they are gone."""
+        there, or they are gone. None of them has failed, so that others may be made there later."""
         gone = [self._resting.pop(node) for node in list(self._resting) if nodes is None or node in nodes]
         for call, (node, actor) in list(self._coming.items()):
             if nodes is None or node in nodes:
                 del self._coming[call]
                 gone.append(actor)
+        self._tried -= self._tried if nodes is None else set(nodes)
         return gone
 
     def look(self) -> list[Any]:

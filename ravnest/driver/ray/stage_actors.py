@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -21,8 +22,9 @@ from ravnest.driver.ray.processes_here import ProcessesHere
 from ravnest.driver.ray.ready_processes import ReadyProcesses
 from ravnest.driver.ray.session import LOOPBACK, RayNode, RaySession, one_line
 from ravnest.driver.ray.stage_host import Reply, StageActor
-from ravnest.errors import InvalidInput, NodeLost, RunFailed
+from ravnest.errors import InvalidInput, NodeLost, RavnestError, RunFailed
 from ravnest.job.config import data_of_node
+from ravnest.pipeline import stage_place
 from ravnest.stage.messages import ALIVE_EVERY_S, STOOD_STILL_S
 from ravnest.stage.own_process import StageOrder, StageOutcome, heard, packed, told
 from ravnest.stage.setup import StageAddress, StageSetup
@@ -76,6 +78,8 @@ class RayCluster:
         self._running: dict[Any, str] = {}
         self._preparing: dict[Any, str] = {}
         """By call that is to make a stage listen, of those that begin anew: the stage."""
+        self._otherwise: dict[str, Callable[[], None]] = {}
+        """By such a stage whose actor rested before: what starts it in another one, where that is dead."""
         self.adopted = ProcessesHere({})
         """The stages' processes that another driver has started."""
         self._here = ProcessesHere({})
@@ -87,8 +91,6 @@ class RayCluster:
         self._nodes: dict[str, str] = {}
         """By stage that has an actor: its node."""
         self._ready = ReadyProcesses(self._ray)
-        self._setup: StageSetup | None = None
-        """That of the first stage that was placed, without state and keys: what a process loads to be ready for any."""
         self._ending: dict[Any, Any] = {}
         """By call that is to end a stage: its actor, which is not needed any more then."""
 
@@ -136,17 +138,12 @@ class RayCluster:
 
     def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """Ask Ray for an actor for each stage, on the node that `nodes` names by stage. They start at the same time."""
-        self._place(plan, setups, nodes, self._found(plan, [nodes[stage] for stage in setups]))
-
-    def _place(
-        self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str], found: Mapping[str, RayNode]
-    ) -> None:
+        found = self._found(plan, [nodes[stage] for stage in setups])
         for stage, setup in setups.items():
             node = nodes[stage]
             self._actors[stage] = self._actor(stage, node, found, self._order(plan, setup, node, found))
             self._nodes[stage] = node
-            if self._setup is None:
-                self._setup = replace(setup, initial=(), transport=replace(setup.transport, keys=None))
+        self._ready.know(setups)
         self._ready.want(setups, self._beside(plan))
 
     def _actor(self, name: str, node: str, found: Mapping[str, RayNode], order: bytes) -> Any:
@@ -166,9 +163,10 @@ class RayCluster:
         shipped = Path(plan.job_file).name if self._session.ships_code else None
         return packed(StageOrder(with_job, found[node].address, shipped))
 
-    def adopt(self, stages: Mapping[str, StageAddress]) -> None:
-        """These stages of the run are at work already: another driver has started them."""
+    def adopt(self, stages: Mapping[str, StageAddress], setups: Mapping[str, StageSetup]) -> None:
+        """These stages of the run are at work already: another driver has started them. `setups`: of any stages."""
         self.adopted = ProcessesHere(stages)
+        self._ready.know(setups)
 
     def release(self) -> None:
         """Let all stages live on: they are another driver's now."""
@@ -199,8 +197,7 @@ class RayCluster:
 
         Raises InvalidInput for a node that Ray does not have.
         """
-        nodes = {name: plan.cluster(s.cluster).stages[s.index].node for name, s in setups.items()}
-        self.begin_spares(plan, setups, nodes)
+        self.begin_spares(plan, setups, {n: plan.cluster(s.cluster).stages[s.index].node for n, s in setups.items()})
 
     def begin_spares(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """The same for processes on the nodes that `nodes` names, whatever the plan says."""
@@ -209,12 +206,16 @@ class RayCluster:
         there = {name: actor for name in setups if (actor := self._ready.take(nodes[name])) is not None}
         fresh = {name: each for name, each in setups.items() if name not in there}
         self._end_actors(self._ready.leave([nodes[name] for name in fresh]))  # the memory there is for the stage
-        self._place(plan, fresh, nodes, found)
+        self._begin_fresh(plan, fresh, nodes)
         self._ready.want(there, self._beside(plan))
         for name, actor in there.items():
             self._actors[name], self._nodes[name] = actor, nodes[name]
             self._preparing[actor.again.remote(name, self._order(plan, setups[name], nodes[name], found))] = name
-        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in fresh}
+            self._otherwise[name] = partial(self._begin_fresh, plan, {name: setups[name]}, nodes)
+
+    def _begin_fresh(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
+        self.place(plan, setups, nodes)
+        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in setups}
 
     def renamed(self, before: str, after: str) -> None:
         """The process of the stage `before` is that of `after` from now on. What is left of that one ends."""
@@ -235,6 +236,11 @@ class RayCluster:
                 said = _opened(self._ray.get(call))
             except self._ray.exceptions.RayError as error:
                 said = one_line(getattr(error, "cause", None) or error)
+                if (otherwise := self._otherwise.pop(stage, None)) is not None:
+                    self._end_actors([self._actors[stage]])
+                    with suppress(RavnestError):  # where its node is gone, too, that its actor is dead says enough
+                        otherwise()
+                        continue
             found[stage] = said if isinstance(said, StageAddress | str) else one_line(said)
         self._here.add({stage: at for stage, at in found.items() if isinstance(at, StageAddress)})
         return found
@@ -257,12 +263,14 @@ class RayCluster:
         return self._ready.nodes(self._nodes)
 
     def keep_ready(self, plan: Plan, free: Collection[str], gone: Collection[str]) -> None:
-        """Make a process ready on each node of the plan where nothing runs, `free`, and end those on nodes that are
-        `gone`. Where no stage of the plan has one beside it, none is made."""
+        """Make a process ready on each node of the plan where nothing runs, `free`, and beside adopted stages; and end
+        those on nodes that are `gone`. Where no stage of the plan has one beside it, none is made."""
         self._end_actors(self._ready.leave(gone))
-        setup = self._setup
-        if setup is None or not self._beside(plan):
+        setup, beside = self._ready.setup, self._beside(plan)
+        if setup is None or not beside:
             return
+        adopted = (stage_place(stage) for stage in self.adopted.everywhere.intersection(beside))
+        free = {*free, *(plan.cluster(name).stages[index].node for name, index in adopted)}.difference(gone)
         there = self._ready.untried(free) - {self._nodes[stage] for stage in self._actors}
         found = self._found(plan, sorted(there)) if there else {}
         for node in sorted(there):
@@ -274,7 +282,7 @@ class RayCluster:
         self.adopted.end(stages)
         self._here.forget(stages)
         for stage in stages:
-            actor = self._actors.pop(stage, None)
+            actor, _ = self._actors.pop(stage, None), self._otherwise.pop(stage, None)
             if actor is not None and self._ready.rest(stage, self._nodes[stage], actor):
                 actor.rest.remote()
             elif actor is not None:

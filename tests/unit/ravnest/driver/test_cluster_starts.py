@@ -11,6 +11,7 @@ from ravnest.driver.instructions import RecordClusterLost, RecordRoundCommitted
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import InvalidInput, NodeNotThere, RunFailed
 from ravnest.recovery import with_nodes
+from ravnest.recovery.placing import WARM_S
 from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements, StartCluster, TryFailed
 from ravnest.recovery.starts import MOST_STARTS
 from ravnest.stage import messages as m
@@ -207,6 +208,44 @@ def test_processes_are_kept_ready_where_nothing_runs_and_not_on_nodes_that_left(
     assert len(bench.processes.kept_ready) == 1, "that answer is as old as the look before"
     bench.starts.shadow(2.1 + LOOK_AGAIN_S)
     assert bench.processes.kept_ready[1:] == [(set(waits[1:]), {waits[0]})]
+
+
+def test_none_is_made_where_a_stage_stands_by():
+    bench = Bench(there=lambda plan: nodes)
+    plan = bench.starts.replacements.plan
+    stands = plan.cluster("c0").stages[0].node
+    nodes = {node.name for node in plan.fleet.nodes}
+    standing_by(bench)
+    bench.starts.shadow(0.0)
+    bench.starts.shadow(0.5)
+    assert bench.processes.kept_ready == [(nodes - {stands, plan.cluster("c1").stages[0].node}, set())]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_ready_process_of_a_machine_that_may_stand_still_promises_nothing(told):
+    bench = standing_by(Bench())
+    silent = bench.rings.plan.cluster("c0").stages[1].node
+    bench.processes.ready_nodes = {silent}
+    if told:
+        bench.processes.ready = {"c0.s1"}
+        bench = standing_by(bench)
+    rest_s = WARM_S + 6.0
+    said = bench.starts.turn(bench.rings, bench.endpoint, 7, FIRST_WAIT_S, rest_s)
+    assert (len(bench.processes.begun) == 1) is told
+    assert told or "the run ends in" in said[0].reason, "it is taken to start as one that has to load"
+
+
+def test_where_a_machine_was_gone_in_between_what_waits_there_counts():
+    there = []
+    bench = standing_by(Bench(there=lambda plan: there.pop(0)))
+    plan = bench.rings.plan
+    nodes, silent = {node.name for node in plan.fleet.nodes}, plan.cluster("c0").stages[1].node
+    bench.processes.ready_nodes = {silent}
+    there += [nodes, nodes - {silent}]
+    bench.starts.shadow(0.0)
+    bench.starts.shadow(0.5)
+    bench.starts.turn(bench.rings, bench.endpoint, 7, FIRST_WAIT_S, WARM_S + 6.0)
+    assert len(bench.processes.begun) == 1
 
 
 def test_one_that_ends_while_it_stands_by_is_started_too():

@@ -96,6 +96,27 @@ def test_where_nothing_runs_a_process_is_made_ready_once_until_something_runs_th
     assert ready.untried({"desk", "attic"}) == {"attic"}, "it was away, or something ran there"
 
 
+def test_where_one_was_taken_or_ended_for_a_stage_another_is_made_as_soon_as_nothing_runs_there() -> None:
+    ready = ReadyProcesses(ray := Ray())
+    for node in ("desk", "attic", "barn"):
+        ready.coming(node, ray.actor(node))
+    ray.outcomes = {"desk": ("said", IS_READY), "barn": ("died", "killed")}
+    ready.look()
+    assert ready.take("desk") is not None
+    assert len(ready.leave(["attic"])) == 1, "a stage begins there"
+    assert ready.take("barn") is None
+    assert ready.untried({"desk", "attic", "barn"}) == {"desk", "attic", "barn"}, "neither of their stages came to run"
+
+
+def test_one_that_could_not_load_is_not_made_again_while_nothing_has_run_there() -> None:
+    ready = ReadyProcesses(ray := Ray())
+    ready.coming("desk", ray.actor("desk"))
+    ray.outcomes = {"desk": ("died", "killed")}
+    ready.look()
+    ready.leave(["attic"])
+    assert ready.untried({"desk", "attic"}) == {"attic"}
+
+
 def test_what_is_made_ready_on_a_node_that_has_left_is_ended() -> None:
     ready = ReadyProcesses(ray := Ray())
     actor = ray.actor("desk")

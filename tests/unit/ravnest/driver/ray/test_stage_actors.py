@@ -222,6 +222,51 @@ def test_other_cuts_take_the_ready_processes_on_their_nodes_whatever_stage_was_t
     assert made.ended() == [], "the stage that was there before is nobody's any more"
 
 
+@pytest.mark.parametrize("node_is_there", [True, False])
+def test_where_an_actor_that_rested_has_died_a_fresh_one_is_started_in_the_same_try(
+    monkeypatch: pytest.MonkeyPatch, node_is_there: bool
+) -> None:
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    names = [node.name for node in plan.fleet.nodes]
+    session, ray = Session(*map(ray_node, names)), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    session.on_node = lambda node: {}  # type: ignore[attr-defined]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0"})
+    made.place(plan, setups, nodes_of(plan, setups))
+    made.start({})
+    ray.outcomes = {"c0.s0 make_ready": ("said", IS_READY)}
+    assert made.ended() == []
+    made.begin(plan, {"c0.s0": setups["c0.s0"]})
+    if not node_is_there:
+        session.listed = []
+    ray.outcomes = {"c0.s0 again": Calls.RayError("its worker was killed")}
+    failed = {} if node_is_there else {"c0.s0": "its worker was killed"}
+    assert made.prepared(["c0.s0"]) == failed
+    ray.outcomes = {"c0.s0 prepare": ("said", told(AT))}
+    assert made.prepared(["c0.s0"]) == ({"c0.s0": AT} if node_is_there else {})
+    assert ray.ended == ["c0.s0"], "what may be left of the dead one is to end"
+
+
+def test_after_a_takeover_processes_wait_beside_the_stages_that_were_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ray = Session(local=True), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0", "c1.s0"})
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    nodes = nodes_of(plan, setups)
+    made.adopt(dict.fromkeys(setups, AT), setups)
+    made.keep_ready(plan, {"attic"}, {nodes["c1.s0"]})
+    waiting = {nodes["c0.s0"], "attic"}
+    ray.outcomes = {f"ready on {node} make_ready": ("said", IS_READY) for node in (*nodes.values(), "attic")}
+    assert made.ended() == []
+    assert made.ready_nodes == waiting, "beside c0.s1 is no room, and the machine of c1.s0 is gone"
+    made.begin(plan, {"c0.s0": setups["c0.s0"]})
+    ray.outcomes = {"c0.s0 again": ("said", told(AT))}
+    assert made.prepared(["c0.s0"]) == {"c0.s0": AT}
+    made.end(["c1.s0"])
+    made.keep_ready(plan, {"attic"}, ())
+    assert (made.ended(), made.ready_nodes) == ([], {"attic"}), "c0.s0 has an actor now, and c1.s0 was ended"
+
+
 def test_processes_wait_where_nothing_runs_until_a_stage_begins_there_or_the_node_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
