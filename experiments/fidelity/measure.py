@@ -67,11 +67,16 @@ def rehearse(plan: Path, seconds: float) -> Achieved:
     return of_rehearsal(rehearsal_of(plan, seconds))
 
 
-def rehearsal_of(plan: Path, seconds: float) -> Mapping[str, Any]:
-    """What `ravnest rehearse --json` says of a plan file. Raises RuntimeError where the command fails or is late."""
+def rehearsal_of(plan: Path, seconds: float, speed: float = 1.0) -> Mapping[str, Any]:
+    """What `ravnest rehearse --json` says of a plan file. Raises RuntimeError where the command fails or is late.
+
+    `seconds` are of this machine's clock; the machines are imitated at `speed` times their own.
+    """
     out = plan.with_name(f"{plan.stem}-rehearsed")
     command = [sys.executable, "-c", CLI, "rehearse", str(plan), "--minutes", str(seconds / 60), "--out", str(out)]
-    document = answer([*command, "--json"], {}, deadline_s=DEADLINE_S, log=out.with_suffix(".log"))
+    document = answer(
+        [*command, "--speed", str(speed), "--json"], {}, deadline_s=DEADLINE_S, log=out.with_suffix(".log")
+    )
     rehearsal: Mapping[str, Any] = document["rehearsal"]
     return rehearsal
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.wire import averaging, bottlenecks, cuts, entropy, tried_cuts, tried_rounds
+from experiments.wire import averaging, bottlenecks, cuts, entropy, slow_links, tried_cuts, tried_rounds
 
 TITLE = "Shorter forms on the wire"
 INTRO = (
@@ -16,6 +16,7 @@ INTRO = (
 PARTS: Mapping[str, Callable[..., Part]] = {
     "cuts": cuts.run,
     "bottlenecks": bottlenecks.run,
+    "slow_links": slow_links.run,
     "averaging": averaging.run,
     "entropy": entropy.run,
     "tried_cuts": tried_cuts.run,
