@@ -58,9 +58,6 @@ ESTIMATES_PER_NODE = 40
 
 EXHAUSTIVE_NODES = 7
 
-KEPT_STARTS = 8
-"""The number of best plans, of all starts, that are remembered to climb from."""
-
 HOPEFUL = 0.6
 """In fleets of more than FEW_NODES nodes a part is searched by itself only where its groupings are worth this part of
 the best plan.
@@ -96,8 +93,8 @@ ACROSS, MOST_ACROSS = 4, 250
 """Of plans with stages of neighbours those that are worth most roughly are worked out, so many; of more nodes none."""
 
 CLIMBED, TRIES = 2, 800
-"""The number of plans that hill climbing begins with, of which only the best that comes out goes on, and of the changes
-that it tries in fleets of up to FEW_NODES nodes.
+"""The number of plans that hill climbing begins with, each worth something else, of which only the best that comes out
+goes on, and of the changes that it tries in fleets of up to FEW_NODES nodes.
 """
 
 TRIES_PER_NODE = 12
@@ -126,7 +123,7 @@ class Search:
         self._worths = PlanWorths(problem.fleet, spans)
         self._spans, self._memory_fit = spans, memory_fit
         self._best: Candidate | None = None
-        self._pool: list[tuple[float, Clusters]] = []
+        self._pool: dict[float, Clusters] = {}
 
     def best(self) -> Candidate | None:
         """Return the best plan found, or None where none is."""
@@ -216,8 +213,8 @@ class Search:
         return worth
 
     def _remember(self, worth: float, clusters: Clusters) -> None:
-        if all(clusters != other for _, other in self._pool):
-            self._pool = sorted([*self._pool, (worth, clusters)], key=lambda one: -one[0])[:KEPT_STARTS]
+        self._pool.setdefault(_about(worth), clusters)
+        self._pool = dict(sorted(self._pool.items(), reverse=True)[:CLIMBED])
 
     def _alone(self) -> None:
         """Offer the plan of each node by itself, the fastest first, while one may be worth more than the best."""
@@ -291,7 +288,7 @@ class Search:
             for made in common_cuts(problem.fleet, context.fine, named):
                 clusters = tuple(Cluster("", one.window, one.stages) for one in made)
                 roughly.append((self._worths.of(clusters, roughly=True), clusters))
-        different = {float(f"{worth:.6g}"): (worth, clusters) for worth, clusters in roughly}  # not nodes alone
+        different = {_about(worth): (worth, clusters) for worth, clusters in roughly}
         best = sorted(different.values(), key=lambda one: -one[0])[:ACROSS]
         return max((self._offer("stages of neighbours", clusters) for _, clusters in best), default=0.0)
 
@@ -307,7 +304,7 @@ class Search:
             self._remember(self._best_objective, self._best.clusters)
         first = [
             climber.improved(clusters, tries // 4, problem.seed + number)
-            for number, (_, clusters) in enumerate(self._pool[:CLIMBED])
+            for number, clusters in enumerate(self._pool.values())
         ]
         if first:
             better, _ = climber.improved(max(first, key=lambda one: one[1])[0], tries, problem.seed + CLIMBED)
@@ -386,6 +383,11 @@ class Search:
     @property
     def _best_objective(self) -> float:
         return 0.0 if self._best is None else self._best.objective
+
+
+def _about(worth: float) -> float:
+    """Return what plans that differ by names and equal nodes only have in common."""
+    return float(f"{worth:.6g}")
 
 
 def _counts(nodes: int, least: int) -> Iterator[int]:

@@ -13,13 +13,14 @@ last plan took. This search changes stages: who runs which units. Every plan tha
     anew        a cluster's order and cuts are planned again by themselves
     together    in all clusters with the same cuts a stage moves or leaves, and all are cut anew (common_cuts.py)
 
-They are drawn by seed; one that makes the plan worth more is taken. A plan that was found to be worth no more is not
-tried again, nor one that differs from it only by nodes that are equal in all that counts (inputs/twins.py). In:
-clusters. Out: clusters that are worth more.
+They are drawn by seed: exchanges and cuts at any stage and, as kinds of their own, where the plan is held up. One that
+makes the plan worth more is taken. A plan that was worth no more is not tried again, nor one that differs from it only
+by nodes that are equal in all that counts (inputs/twins.py). In: clusters. Out: clusters that are worth more.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -54,9 +55,6 @@ MOST_POSITIONS = 72
 MOST_FOUNDERS = 8
 """At most so many spares found a cluster together."""
 
-LIMITING = 0.5
-"""So often a cut moves, or a node is exchanged, at a stage that holds the plan up."""
-
 DRAWS = 4
 """So many times as many changes are drawn, at most, as are tried: those that lead to a plan that is known are not."""
 
@@ -64,6 +62,8 @@ Clusters = tuple[Cluster, ...]
 
 Change = Callable[[Clusters, np.random.Generator], Clusters | None]
 """A function that returns the plan after one change that it draws, or None where there is no such change."""
+
+DrawStage = Callable[[Clusters, np.random.Generator], tuple[int, int]]
 
 
 class WholePlans:
@@ -97,8 +97,10 @@ class WholePlans:
         self._cut_anew_as: dict[tuple[str, ...], Cluster | None] = {}
         self._planned_as: dict[tuple[str, ...], Cluster | None] = {}
         drawn: Sequence[tuple[Change, float]] = (
-            (self._exchange, 8),
-            (self._cut, 5),
+            (partial(self._exchange, self._any_stage), 4),
+            (partial(self._exchange, self._limiting_stage), 4),
+            (partial(self._cut, self._any_stage), 2.5),
+            (partial(self._cut, self._limiting_stage), 2.5),
             (self._join, 3),
             (self._same_cuts, 2),
             (self._order, 2),
@@ -243,17 +245,18 @@ class WholePlans:
                 changed[place] = self._recut(cluster, ends)
         return self.replaced(now, changed)
 
-    def _a_stage(self, now: Clusters, random: np.random.Generator) -> tuple[int, int]:
-        """Draw (cluster, stage): one of those that hold the plan up, or any."""
-        if random.random() < LIMITING:
-            return self._limiting[int(random.integers(len(self._limiting)))]
+    def _any_stage(self, now: Clusters, random: np.random.Generator) -> tuple[int, int]:
         i = int(random.integers(len(now)))
         return i, int(random.integers(len(now[i].stages)))
 
+    def _limiting_stage(self, _: Clusters, random: np.random.Generator) -> tuple[int, int]:
+        """Draw (cluster, stage) of those that hold the plan up."""
+        return self._limiting[int(random.integers(len(self._limiting)))]
+
     # One change each: the plan after it, or None where there is no such change.
 
-    def _exchange(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
-        i, s = self._a_stage(now, random)
+    def _exchange(self, drawn: DrawStage, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i, s = drawn(now, random)
         spares = self.spares(now) if random.random() < 0.25 else []
         if spares:
             return self.replaced(now, {i: self._with(now[i], {s: spares[int(random.integers(len(spares)))]})})
@@ -270,8 +273,8 @@ class WholePlans:
         a, b = now[i].stages[s].node, now[j].stages[t].node
         return self.replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
 
-    def _cut(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
-        i, s = self._a_stage(now, random)
+    def _cut(self, drawn: DrawStage, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        i, s = drawn(now, random)
         if len(now[i].stages) < 2:
             return None
         by, before = int(random.integers(1, FARTHEST + 1)), random.random() < 0.5

@@ -11,6 +11,7 @@ from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.cluster_search import FEW_NODES, Search
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.steps import Step
+from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 
 @pytest.mark.parametrize("average_every", [128, 100_000])
@@ -36,3 +37,27 @@ def test_a_plan_of_a_larger_fleet_is_worth_no_less_than_its_regions_as_clusters(
     assert best.objective >= regions.objective
     assert told[-1].objective == pytest.approx(best.objective)
     assert [step.objective for step in told] == sorted(step.objective for step in told)
+
+
+def test_hill_climbing_begins_at_plans_of_different_worth(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it began twice at the best plan, which was remembered with its clusters' names and without them."""
+    nodes = tuple(make_node(f"{place}{i}", region=place) for place in "ab" for i in range(4))
+    fleet = Fleet(nodes, (), (RegionLink("a", "b", 0.05, 5e5),))
+    costs, work = make_model(8, parameter_bytes=2 * 10**6), make_workload(average_every=128)
+    spans, starts = SpanCosts(costs, work), list[float]()
+
+    def improved(self: WholePlans, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:
+        starts.append(self._worths.of(clusters))
+        return clusters, starts[-1]
+
+    monkeypatch.setattr(WholePlans, "improved", improved)
+    problem = SearchProblem(fleet, costs, work, tuple(range(len(nodes))), 2, 0)
+    Search(problem, spans, MemoryFit(fleet, spans, 2), lambda step: None, within=True).best()
+    best, other, again = starts
+    assert best > other * (1 + 1e-6)
+    assert again == best
