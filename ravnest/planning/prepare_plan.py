@@ -41,7 +41,6 @@ from ravnest.job.materials import (
     JobData,
     capture_job,
     check_shares,
-    check_warmup,
     first_batch,
     load_data,
     make_loss,
@@ -64,6 +63,7 @@ from ravnest.planning.reading import check_forms, check_reading, starved_words
 from ravnest.planning.searching_on import Budget, searched_on
 from ravnest.planning.trial import try_plan
 from ravnest.planning.tried_model import Check, TriedModel, check_of, tried_model
+from ravnest.planning.warmup import check_warmup, most_samples, unreached_warmup
 from ravnest.planning.workload import with_optimizer, workload
 from ravnest.splitting import CapturedModel, twin_of, verify
 from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
@@ -145,7 +145,8 @@ def prepare_plan(
         data = load_data(job, job_path)
         batch = first_batch(job, job_path, data)
     total = total_samples(job, len(data.train), job_path)
-    check_warmup(job, job_path, total)
+    at_least = fleet.constraints.min_clusters
+    check_warmup(job, job_path, total, at_least)
     trained_samples = math.inf if total is None else float(total)
     trained_s = math.inf if job.stop.minutes is None else 60.0 * job.stop.minutes
     with naming(job_path):
@@ -169,14 +170,16 @@ def prepare_plan(
         opened |= read | live.files
         found = replace(live.found, warnings=tuple(said))
     step(f"planning for {format_count(len(fleet.nodes), 'node')}")
+    costs, work = found.costs.with_traffic(fleet.flops_per_byte), workload(job, found.reading_s, data.workers)
+    check_warmup(job, job_path, most_samples(job, fleet, costs, work), at_least)
     with (
         _told_what_forbids_cuts(found.whole_because),
         nullcontext() if fleet_path is None else naming(fleet_path, "nodes"),
     ):
         plan = make_plan(
             fleet,
-            found.costs.with_traffic(fleet.flops_per_byte),
-            workload(job, found.reading_s, data.workers),
+            costs,
+            work,
             job=job.model_dump(mode="json"),
             job_file=str(job_path),
             seed=seed,
@@ -204,8 +207,9 @@ def prepare_plan(
             tried = _tried(plan, job, data, extent, found, live, step)
             if memory is not None:
                 memory.add_tried(mark, tried)
-    if (starved := starved_words(plan)) is not None:
-        warn(starved)
+    for sentence in (starved_words(plan), unreached_warmup(job, plan)):
+        if sentence is not None:
+            warn(sentence)
     if len(plan.clusters) > 1 and found.taken_buffers:
         warn(found.taken_buffers)
     if explain or len(fleet.nodes) <= MOST_NODES_ADVISED:

@@ -1,3 +1,4 @@
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ from ravnest.job.materials import (
     baselines_of,
     capture_job,
     check_shares,
-    check_warmup,
     load_data,
     make_model,
     search_dirs,
@@ -156,6 +156,19 @@ def test_a_warm_up_that_leaves_no_updates_to_decay_over_is_refused_before_anythi
     check_shares(shorter, JOB_FILE, plan, SampleSet(range(10_000)))
 
 
+def test_a_constant_rate_after_a_warm_up_that_no_cluster_of_the_plan_ends_is_refused(plan):
+    schedule = {"name": "constant", "warmup_updates": 20}
+    optimizer = {"name": "sgd", "lr": 0.1, "schedule": schedule}
+    share = max(end - begin for begin, end in (plan.share(cluster.name) for cluster in plan.clusters))
+    just = math.ceil(20 * 8 / share)
+    job = tiny_job(optimizer=optimizer, micro_batch=4, update_every=2, stop={"samples": just - 8})
+    with pytest.raises(InvalidInput, match=r"20 warm-up updates: none .* is expected to make more than 1") as caught:
+        check_shares(job, JOB_FILE, plan, SampleSet(range(10_000)))
+    assert (caught.value.path, caught.value.key) == (str(JOB_FILE), "optimizer.schedule.warmup_updates")
+    longer = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": just + 1})})
+    check_shares(longer, JOB_FILE, plan, SampleSet(range(10_000)))
+
+
 def test_a_cluster_with_less_than_a_micro_batch_is_refused(plan):
     with pytest.raises(InvalidInput, match="micro-batch"):
         check_shares(tiny_job(), JOB_FILE, plan, SampleSet(range(1)))
@@ -277,14 +290,3 @@ def test_a_data_loader_that_a_run_cannot_keep_to_is_refused(loaders_file, name, 
         loaded(loaders_file, name)
     assert (caught.value.key, caught.value.path) == ("data.factory", str(loaders_file))
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("name", ["constant", "cosine"])
-def test_a_warm_up_that_no_plan_reaches_the_end_of_is_refused_before_the_search(name):
-    job = tiny_job(optimizer={"name": "sgd", "lr": 0.1, "schedule": {"name": name, "warmup_updates": 20}})
-    per_update = job.micro_batch * job.update_every
-    check_warmup(job, JOB_FILE, 21 * per_update)
-    check_warmup(job.model_copy(), JOB_FILE, 10**9)
-    with pytest.raises(InvalidInput) as caught:
-        check_warmup(job, JOB_FILE, 19 * per_update)
-    assert (caught.value.path, caught.value.key) == (str(JOB_FILE), "optimizer.schedule.warmup_updates")
