@@ -63,7 +63,7 @@ def begun_again(
         wanted: says whether the user wants the run to end, which ends the wait.
     """
     checkpoint = latest_checkpoint(prepared)
-    wait_s = restarts.after(checkpoint)
+    wait_s = restarts.after(checkpoint, gone=_gone(prepared, plan, address))
     if wait_s is None:
         return None
     found = _plan_again(prepared, plan, left, address, watched, wanted)
@@ -82,6 +82,15 @@ def latest_checkpoint(prepared: Prepared) -> str | None:
         return ResumedRun.load(prepared.folder, prepared.plan, prepared.job).checkpoint.folder.name
     except InvalidInput:
         return None
+
+
+def _gone(prepared: Prepared, plan: Plan, address: str | None) -> bool:
+    """Say whether a node of a stage is not there any more, or nobody can be asked: Ray's head has gone, too."""
+    try:
+        alive = nodes_alive(plan, address, prepared.folder.ray_log)
+    except RavnestError:
+        return True
+    return not {stage.node for cluster in plan.clusters for stage in cluster.stages} <= alive
 
 
 def _plan_again(

@@ -1,9 +1,10 @@
 """What a run does when no cluster is left that trains: it begins again, from its last checkpoint, on the nodes it has.
 
 In: the plan, the nodes that are alive, and the checkpoint of each beginning. Out: how long to wait, the plan to go on
-with, or that it is over. Pure. A run begins again at most so many times in a row without a new checkpoint: what ends it
-each time before that would end it for ever. Where the nodes that are alive cannot train the model it waits for others,
-for a day at most: machines at home come and go by the time of day, and a run that waits takes nobody's time.
+with, or that it is over. Pure. A run whose nodes are all there begins again at most so many times in a row without a
+new checkpoint: what ends it each time before that would end it for ever. Where some have gone, that ended it, and it
+begins again however often. Where the nodes that are alive cannot train the model it waits for others, for a day at
+most: machines at home come and go by the time of day, and a run that waits takes nobody's time.
 """
 
 from collections.abc import Collection
@@ -12,7 +13,7 @@ from dataclasses import replace
 from cluster_planner import InvalidInput, NoFeasiblePlan, Plan, make_plan, validate
 
 MOST_IN_A_ROW = 4
-"""So often a run begins again without having come to another checkpoint."""
+"""So often a run that has all its nodes begins again without having come to another checkpoint."""
 
 FIRST_WAIT_S = 2.0
 LONGEST_WAIT_S = 120.0
@@ -34,14 +35,17 @@ class Restarts:
         self._checkpoint: str | None = None
         self._in_a_row = 0
 
-    def after(self, checkpoint: str | None) -> float | None:
+    def after(self, checkpoint: str | None, *, gone: bool) -> float | None:
         """The run has lost its last cluster, and `checkpoint` is its latest; None: there is none, and it begins again
-        from nothing.
+        from nothing. `gone`: a node on which it trained is not there any more.
 
         Returns the seconds to wait before it begins again; None where it does not.
         """
-        self._in_a_row = self._in_a_row + 1 if checkpoint == self._checkpoint else 1
-        self._checkpoint = checkpoint
+        if gone or checkpoint != self._checkpoint:  # what ended it before that may have been the same node's going
+            self._checkpoint, self._in_a_row = checkpoint, 0
+        if gone:
+            return FIRST_WAIT_S
+        self._in_a_row += 1
         if self._in_a_row > MOST_IN_A_ROW:
             return None
         return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._in_a_row - 1))

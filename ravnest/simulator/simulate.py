@@ -120,7 +120,8 @@ class _Simulation:
                 made, kept = session.averaged, 0 if session.saved is None else session.saved[1]
                 if session.saved is not None:
                     saved = f"{len(self._sessions)}/{session.saved[0]}"
-                wait_s = restarts.after(saved)
+                gone = _nodes(session.plan) - self._presence.alive(ended_s)
+                wait_s = restarts.after(saved, gone=bool(gone))
             else:
                 made, wait_s = session.averaged, None if session.next_plan is None else 0.0
                 kept = made  # its last round is saved

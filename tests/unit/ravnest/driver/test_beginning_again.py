@@ -13,6 +13,7 @@ from ravnest.driver.beginning_again import begun_again, latest_checkpoint
 from ravnest.driver.observe import report
 from ravnest.errors import RunFailed
 from ravnest.recovery import NodesLeft, Restarts
+from ravnest.recovery.restarting import MOST_IN_A_ROW
 from tests.support.local import tiny_job
 
 
@@ -63,3 +64,35 @@ def test_a_user_who_wants_an_end_does_not_wait(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
     arguments = (Restarts(), prepared(tmp_path, plan), plan, NodesLeft(), None, "lost", cast("Any", Watched()))
     assert begun_again(*arguments, lambda: True) is None
+
+
+@pytest.mark.parametrize("who", ["a node", "ray"])
+def test_a_run_that_its_nodes_leave_begins_again_however_often(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan, who: str
+) -> None:
+    """Its only other end is after so many losses in a row for which no node was missing."""
+    asked = 0
+
+    def alive(*_: object) -> set[str]:
+        nonlocal asked
+        asked += 1
+        if who == "ray" and asked % 2 == 1:  # it is back when it is asked again
+            raise RunFailed("could not join the Ray cluster")
+        return set(plan.fleet.names) - {plan.clusters[0].stages[0].node if who == "a node" else ""}
+
+    monkeypatch.setattr(beginning_again, "nodes_alive", alive)
+    monkeypatch.setattr(beginning_again.time, "sleep", lambda _: None)
+    restarts, run = Restarts(), prepared(tmp_path, plan)
+    arguments = (restarts, run, plan, NodesLeft(), "head:1", "lost", cast("Any", Watched()), lambda: False)
+    assert all(begun_again(*arguments) is not None for _ in range(3 * MOST_IN_A_ROW))
+
+
+def test_a_run_that_has_all_its_nodes_ends_after_some_tries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan
+) -> None:
+    monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
+    monkeypatch.setattr(beginning_again.time, "sleep", lambda _: None)
+    restarts, run = Restarts(), prepared(tmp_path, plan)
+    arguments = (restarts, run, plan, NodesLeft(), "head:1", "lost", cast("Any", Watched()), lambda: False)
+    tries = [begun_again(*arguments) is not None for _ in range(MOST_IN_A_ROW + 1)]
+    assert tries == [True] * MOST_IN_A_ROW + [False]

@@ -29,15 +29,29 @@ def names(plan):
 @pytest.mark.parametrize("checkpoint", [None, "checkpoint-000003"])
 def test_a_run_that_comes_to_no_other_checkpoint_begins_again_so_often_and_later_each_time(checkpoint):
     restarts = Restarts()
-    waits = [restarts.after(checkpoint) for _ in range(MOST_IN_A_ROW)]
+    waits = [restarts.after(checkpoint, gone=False) for _ in range(MOST_IN_A_ROW)]
     assert waits == [FIRST_WAIT_S * 2**i for i in range(MOST_IN_A_ROW)]
     assert max(waits) <= LONGEST_WAIT_S
-    assert restarts.after(checkpoint) is None
+    assert restarts.after(checkpoint, gone=False) is None
 
 
 def test_a_run_that_does_begins_again_whenever_it_has_to():
     restarts = Restarts()
-    assert {restarts.after(f"checkpoint-{i}") for i in range(50)} == {FIRST_WAIT_S}
+    assert {restarts.after(f"checkpoint-{i}", gone=False) for i in range(50)} == {FIRST_WAIT_S}
+
+
+@pytest.mark.parametrize("checkpoint", [None, "checkpoint-000003"])
+def test_a_run_whose_nodes_go_begins_again_however_often(checkpoint):
+    restarts = Restarts()
+    assert {restarts.after(checkpoint, gone=True) for _ in range(50)} == {FIRST_WAIT_S}
+
+
+def test_what_a_node_s_going_may_have_ended_counts_no_more():
+    restarts = Restarts()
+    first = [restarts.after(None, gone=False) for _ in range(MOST_IN_A_ROW)]
+    assert restarts.after(None, gone=True) == FIRST_WAIT_S
+    assert [restarts.after(None, gone=False) for _ in range(MOST_IN_A_ROW)] == first
+    assert restarts.after(None, gone=False) is None
 
 
 def test_the_plan_stays_while_its_nodes_are_there(plan):

@@ -112,6 +112,20 @@ def test_a_run_that_cannot_train_on_the_nodes_there_waits_for_others() -> None:
     assert again.samples == 0
 
 
+def test_a_run_goes_on_however_often_all_its_nodes_go_before_it_has_a_checkpoint() -> None:
+    nodes = [stage.node for cluster in HOME.clusters for stage in cluster.stages]
+    changes = [
+        NodeChange(40.0 * turn + after_s, node, kind, noticed_after_s=5.0)
+        for turn in range(7)
+        for after_s, kind in ((0.0, "back"), (12.0, "gone"))
+        for node in nodes
+    ]
+    result = simulate(HOME, Scenario(trace=tuple(changes), restart_s=5.0), seconds=400.0)
+    assert [each.samples for each in result.begun_anew] == [0] * 6
+    assert result.samples == 0
+    assert result.end_s == 6 * 40.0 + 12.0 + 5.0
+
+
 def test_hours_are_acted_out_by_the_clock() -> None:
     evening = tuple(
         replace(node, hours=hours_from("18-19")) if node.name == FIRST else node for node in HOME.fleet.nodes
