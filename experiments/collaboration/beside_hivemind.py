@@ -36,6 +36,9 @@ ROUNDS, WARM = 20, 3
 WARM_STEPS = 30
 """Of ours: a volunteer's rate is smoothed over micro-batches, and the first one has waited for the last joiner."""
 
+SAID = 400
+"""So many characters of what a program said last are shown where one has failed."""
+
 START_S, ROUND_S, WHOLE_S = 240.0, 120.0, 900.0
 """So long may peers take until all are there, one averaging, and all of them."""
 
@@ -121,19 +124,19 @@ def collaboration(folder: Path, peers: int, form: str, rounds: int, side: int) -
     (job / "job.yaml").write_text(JOB.format(target=target, form=form, samples=samples))
     with _Programs() as programs:
         run = partial(programs.start, [sys.executable, "-m", "ravnest", "collaborate"], home=folder)
-        backbone = run("start", str(job / "job.yaml"), "--listen", "127.0.0.1:0", "--out", str(out))
+        backbone = run("start", str(job / "job.yaml"), "--listen", "127.0.0.1:0", "--out", str(out), name="backbone")
         programs.until((out / "invitation.txt").exists, START_S)
         volunteers = []
         for at in range(peers):
             name = f"v{at}"
             how = ("--name", name, "--yes", "--threads", "1", "--key-file", str(folder / f"{name}.key"))
-            volunteers.append(run("join", str(out / "invitation.txt"), *how, gate=gate))
+            volunteers.append(run("join", str(out / "invitation.txt"), *how, name=name, gate=gate))
         programs.until(lambda: len(list(gate.iterdir())) == peers, START_S)
         (gate / "open").touch()
         programs.until(lambda: backbone.poll() is not None, WHOLE_S)
         programs.until(lambda: all(one.poll() is not None for one in volunteers), START_S)
         if any(one.returncode for one in (backbone, *volunteers)):
-            raise RuntimeError(f"a collaboration of {peers} volunteers ended with {programs.said()[-800:]}")
+            raise RuntimeError(f"a collaboration of {peers} volunteers ended with {programs.said()}")
     steps = [entry for entry in map(json.loads, (out / "curve.jsonl").read_text().splitlines()) if "samples" in entry]
     return of_steps(steps, peers, rounds)
 
@@ -154,7 +157,7 @@ def averagers(python: Path, peers: int, form: str, rounds: int, numbers: int) ->
         started = []
         for place in range(peers):
             asked = [str(place), str(peers), str(numbers), form, *addresses]
-            started.append(programs.start([str(python), script], *asked, home=None))
+            started.append(programs.start([str(python), script], *asked, name=f"averager {place}", home=None))
             if not place:
                 addresses = programs.answer(started[0], START_S)["addresses"]
         for one in started[1:]:
@@ -192,8 +195,8 @@ class _Programs:
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
+        self._names: list[str] = []
         self._folder = tempfile.TemporaryDirectory()
-        self._said = Path(self._folder.name, "said")
 
     def __enter__(self) -> "_Programs":
         return self
@@ -210,16 +213,16 @@ class _Programs:
         self._folder.cleanup()
 
     def start(
-        self, command: Sequence[str], *arguments: str, home: Path | None, gate: Path | None = None
+        self, command: Sequence[str], *arguments: str, name: str, home: Path | None, gate: Path | None = None
     ) -> subprocess.Popen[str]:
-        """`home`: of a program of ravnest; None: one of hivemind's, which answers."""
+        """`name`: no other program has it. `home`: of a program of ravnest; None: one of hivemind's, which answers."""
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "GATE")}
         environment |= {"OMP_NUM_THREADS": "1"}
         if home is not None:
             environment |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
         if gate is not None:
             environment["GATE"] = str(gate)
-        with self._said.open("a") as said:
+        with self._said_by(name).open("w") as said:
             program = subprocess.Popen(
                 [*command, *arguments],
                 stdin=subprocess.PIPE,
@@ -230,6 +233,7 @@ class _Programs:
                 start_new_session=True,  # hivemind's have daemons, which end with their group
             )
         self._started.append(program)
+        self._names.append(name)
         return program
 
     def until(self, holds: Callable[[], bool], deadline_s: float) -> None:
@@ -238,7 +242,7 @@ class _Programs:
         while not holds():
             failed = [one for one in self._started if one.poll()]
             if failed or time.monotonic() > ends_s:
-                raise RuntimeError(f"programs did not do their part within {deadline_s:.0f} s: {self.said()[-800:]}")
+                raise RuntimeError(f"programs did not do their part within {deadline_s:.0f} s: {self.said()}")
             time.sleep(0.05)
 
     def say(self, program: subprocess.Popen[str]) -> None:
@@ -257,13 +261,18 @@ class _Programs:
         finally:
             watch.cancel()
         if not line:
-            raise RuntimeError(f"an averager ended, or was silent for {deadline_s:.0f} s: {self.said()[-800:]}")
+            raise RuntimeError(f"an averager ended, or was silent for {deadline_s:.0f} s: {self.said()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def said(self) -> str:
-        """What all of them have said to nobody."""
-        return self._said.read_text(errors="replace")
+        """The last that was said to nobody by those that have failed; if none has, by those that have not ended."""
+        named = list(zip(self._names, self._started, strict=True))
+        asked = [name for name, one in named if one.poll()] or [name for name, one in named if one.poll() is None]
+        return "; ".join(f"{name}: {self._said_by(name).read_text(errors='replace')[-SAID:]}" for name in asked)
+
+    def _said_by(self, name: str) -> Path:
+        return Path(self._folder.name, name)
 
 
 def _end(program: subprocess.Popen[str], how: signal.Signals) -> None:

@@ -80,6 +80,9 @@ ALIVE_S = 10.0
 HAND_OUT_S = 120.0
 """At the end volunteers may take so long, or the steps' own patience, to take the last averages."""
 
+RETURN_S = 10.0
+"""At the end a volunteer whose line has ended is waited for so long: it may come back."""
+
 
 class Backbone:
     """One backbone. `with` it, `serve` until the job's end; leaving the block ends all lines."""
@@ -106,6 +109,7 @@ class Backbone:
         job = self._trainer.job
         self._owner = StepOwner(self._trainer.target_batch, self._trainer.step, delayed=job.delayed_step)
         self._visitors: dict[int, Visitor] = {}
+        self._left_s: dict[str, float] = {}  # by key: when those who may come back went, for RETURN_S
         self._visits = 0
         self._committed_s = self._looked_s = self._alive_s = self._now()
         self._ending = self._steps_down = False
@@ -167,25 +171,26 @@ class Backbone:
         return BackboneResult(self.step, weights, self._trainer.weights_hash(), self._steps_down)
 
     def _hand_out(self, stop: Callable[[], bool]) -> None:
-        """Let volunteers take the last averages, and tell each that has them that this is the end."""
+        """Let volunteers take the last averages, and tell each that has them that this is the end. It says that it has
+        heard that, and whose line ends before comes back: nobody is to look for a backbone that has gone."""
         self._ending = True  # no step is opened any more
         self._sharing.epochs.end()
         lasts_s = max(HAND_OUT_S, self._owner.patience_s)
         ends_s, parts_s = self._now() + lasts_s, self._now() + lasts_s / 2
-        told: set[int] = set()
         while self._now() < ends_s and not stop():
             waits = self._sharing.unsettled(self.step - 1, parts_s)
             self._say_alive()
             self._pump.pump()
             for visitor in self._joined():
-                if visitor.line not in told and visitor.outgoing.settled and not waits:
+                if visitor.told_s is None and visitor.outgoing.settled and not waits:
                     self._lines.send(visitor.line, EndMessage(step=self.step))
-                    told.add(visitor.line)
-            if all(visitor.line in told for visitor in self._visitors.values() if visitor.agreed):
+                    visitor.told_s = self._now()
+            here = any(visitor.is_awaited(self._now()) for visitor in self._visitors.values())
+            if not here and not any(self._now() < left_s + RETURN_S for left_s in self._left_s.values()):
                 break
             for event in self._lines.take(LONGEST_WAIT_S):
                 self._on(event)
-        for visitor in [one for one in self._visitors.values() if one.line not in told]:  # else they look for it anew
+        for visitor in [one for one in self._visitors.values() if one.told_s is None]:  # else they look for it anew
             self._put_out(visitor, "training has ended; it took not all in time", may_return=visitor.follows)
 
     # Lines.
@@ -208,7 +213,7 @@ class Backbone:
                 if gone is not None:
                     if gone.joined:
                         self._tell(f"{gone.name} has left: {reason}")
-                    self._gone(gone)
+                    self._gone(gone, may_return=True)
             case LineSaid(line=line, message=message) if line in self._visitors:
                 visitor = self._visitors[line]
                 try:
@@ -238,6 +243,9 @@ class Backbone:
             raise InvalidInput(f"{type(message).__name__} out of turn")
         elif isinstance(message, ProgressMessage) and not visitor.follows:
             self._progress(visitor, message)
+        elif isinstance(message, EndMessage) and visitor.told_s is not None:
+            del self._visitors[visitor.line]
+            self._gone(visitor, may_return=False)
         elif isinstance(message, GotMessage):
             before = visitor.outgoing.taken
             visitor.outgoing.got(message.pieces)
@@ -252,6 +260,7 @@ class Backbone:
 
     def _welcome(self, visitor: Visitor, hello: HelloMessage) -> None:
         key = visitor.prove(hello, self._kept.store.secrets.backbone_public, self._verifier)
+        self._left_s.pop(key, None)
         visitor.person = self._kept.people.came(key, visitor.name)
         self._visits += 1
         self._lines.trust(visitor.line)
@@ -303,9 +312,8 @@ class Backbone:
                     self._owner.in_parts = bool(epoch)
                     for visitor in self._joined():
                         if (stop := stops.get(visitor.peer)) is not None:
-                            opened = OpenMessage(
-                                step=step, stop=stop, most_next=most_next.get(visitor.peer), epoch=epoch
-                            )
+                            most = most_next.get(visitor.peer)
+                            opened = OpenMessage(step=step, stop=stop, most_next=most, epoch=epoch)
                             self._lines.send(visitor.line, opened)
                 case CollectOn(step=step, peer=peer):
                     for visitor in self._joined():
@@ -375,9 +383,13 @@ class Backbone:
             self._tell(f"{visitor.name} is put out: {reason}")
         self._lines.send(visitor.line, RefusedMessage(reason=reason[:400], may_return=may_return))
         self._lines.hang_up(visitor.line, reason)
-        self._gone(visitor)
+        self._gone(visitor, may_return)
 
-    def _gone(self, visitor: Visitor) -> None:
+    def _gone(self, visitor: Visitor, may_return: bool) -> None:
+        now_s = self._now()
+        self._left_s = {key: left_s for key, left_s in self._left_s.items() if now_s < left_s + RETURN_S}
+        if visitor.person is not None and visitor.joined and may_return:
+            self._left_s[visitor.person.key] = now_s
         if visitor.person is not None:
             self._kept.people.left(visitor.person)
         self._given.follow_up(self._sharing.left(visitor))

@@ -180,7 +180,7 @@ class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):
 
 
 class EndMessage(Message, frozen=True, kw_only=True, tag="end"):
-    """The collaboration has come to its end."""
+    """The collaboration has come to its end. Who is told says the same back, as its last word."""
 
     step: Count
 

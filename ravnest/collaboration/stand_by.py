@@ -216,6 +216,7 @@ class StandBy:
                 assert isinstance(event, LineSaid)
                 message = event.message
                 if isinstance(message, EndMessage) and challenged:
+                    lines.send(line, message)
                     return True
                 if isinstance(message, ChallengeMessage) and not challenged:
                     challenged = True

@@ -225,6 +225,7 @@ class Visit:
                 if message.step != self._due:
                     raise RunFailed(f"training has ended at step {message.step}, and step {self._due} has not come")
                 self._handle(TrainingEnded())
+                self._lines.send(self._line, message)  # it need not stay for this one
                 self._ended = True
             case AliveMessage():
                 pass  # that it has come is what it says

@@ -29,6 +29,13 @@ from ravnest.errors import InvalidInput
 
 NONCE_BYTES = 32
 
+HEAR_S = 20.0
+"""Who was told that training has ended says so at once, or after its micro-batch. It need not be waited for then: what
+was sent lies in its process."""
+
+SIGN_IN_S = 10.0
+"""At the end so long is waited for who has come and not joined yet: one that comes back needs no longer."""
+
 
 @dataclass
 class Visitor:
@@ -53,6 +60,8 @@ class Visitor:
     outgoing: Outgoing = field(default_factory=Outgoing)
     rated: bool = False
     """It has said how fast it is, and was answered."""
+    told_s: float | None = None
+    """When it was told that training has ended."""
     incoming: Incoming | None = None
     packing: Packing | None = None
     """How that travels."""
@@ -63,6 +72,12 @@ class Visitor:
     def peer(self) -> str:
         """Its name in the step's state machine: no other visit has it."""
         return f"{self.name}#{self.line}"
+
+    def is_awaited(self, now_s: float) -> bool:
+        """Whether the end of training waits for it."""
+        if self.told_s is not None:
+            return now_s < self.told_s + HEAR_S
+        return self.agreed or now_s < self.opened_s + SIGN_IN_S
 
     def prove(self, hello: HelloMessage, backbone_public: str, verifier: KeyIdentity) -> str:
         """Take its name and return its public key in hexadecimal digits. Raises InvalidInput."""

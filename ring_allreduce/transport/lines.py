@@ -21,6 +21,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,16 +41,14 @@ UNTRUSTED_BYTES = 4096
 LEAST_BYTES = 1024
 """An unread message counts as at least so many, since Python's objects need more than a short message has."""
 
-MOST_PARTS = 64
-READ_BYTES = 1 << 18
+MOST_PARTS, READ_BYTES = 64, 1 << 18
 CLOSE_S = 10.0
 """The time for which close() waits for the thread, which has nothing to do but to send what is queued and to end."""
 
 LINGER_S = 2.0
 """What was queued before close() is sent for at most so long."""
 
-_LENGTH = struct.Struct(">I")
-_PARTS = struct.Struct(">H")
+_LENGTH, _PARTS = struct.Struct(">I"), struct.Struct(">H")
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ class _Line:
         self.most_frame_bytes = most_frame_bytes
         self.incoming = bytearray()
         self.outgoing: deque[memoryview] = deque()  # under the lock of Lines
-        self.queued_bytes = 0  # under the lock of Lines
-        self.unread_bytes = 0  # under the lock of Lines
+        self.queued_bytes = self.unread_bytes = 0  # under the lock of Lines
         self.hang_up: str | None = None  # under the lock of Lines
 
     @property
@@ -191,8 +189,7 @@ class Lines:
         with self._lock:
             self._held_bytes -= sum(n_bytes for _, n_bytes in taken)
             for event, n_bytes in taken:
-                line = None if event is None else self._lines.get(event.line)
-                if line is not None:
+                if event is not None and (line := self._lines.get(event.line)) is not None:
                     line.unread_bytes -= n_bytes
         return [event for event, _ in taken if event is not None]
 
@@ -246,7 +243,8 @@ class Lines:
         try:
             while not self._closing:
                 self._turn(None)
-            for _ in range(int(LINGER_S / 0.05)):
+            ends_s = time.monotonic() + LINGER_S
+            while time.monotonic() < ends_s:
                 with self._lock:
                     waiting = any(line.outgoing for line in self._lines.values())
                 if not waiting:
@@ -298,19 +296,19 @@ class Lines:
         self._events.put((LineOpened(line.number, key_name), 0))
         self._selector.register(line.socket, selectors.EVENT_READ, line)
 
-    def _read(self, line: _Line) -> None:
+    def _read(self, line: _Line) -> bool:
+        """Take what has come; returns whether more may be there."""
         if line.number not in self._lines:
-            return
+            return False
         try:
-            data = line.socket.recv(READ_BYTES)
+            data, reason = line.socket.recv(READ_BYTES), "it has left, or its process died"
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
-            self._end(line, f"its connection broke ({error})")
-            return
+            data, reason = b"", f"its connection broke ({error})"
         if not data:
-            self._end(line, "it has left, or its process died")
-            return
+            self._end(line, reason)
+            return False
         with self._lock:
             line.incoming += data
             self._hold(len(data))
@@ -318,6 +316,7 @@ class Lines:
             self._cut(line)
         except InvalidMessage as error:
             self._end(line, f"it sent what is no message ({error})")
+        return True
 
     def _cut(self, line: _Line) -> None:
         """Hand on the messages that are whole. Raises InvalidMessage."""
@@ -353,6 +352,8 @@ class Lines:
                 blocked = True
                 continue
             except OSError as error:
+                while self._read(line):
+                    pass  # what it said before it went
                 self._end(line, f"its connection broke ({error})")
                 return
             with self._lock:
@@ -363,8 +364,7 @@ class Lines:
                     line.outgoing.appendleft(head[sent:])
         if hang_up is not None:
             self._end(line, hang_up)
-            return
-        if line.number in self._lines:
+        elif line.number in self._lines:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
             if self._selector.get_key(line.socket).events != wanted:
                 self._selector.modify(line.socket, wanted, line)

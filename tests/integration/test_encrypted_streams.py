@@ -114,6 +114,20 @@ def test_of_much_that_was_written_before_the_end_nothing_is_lost(listener, talke
     hears.close()
 
 
+@pytest.mark.parametrize("talker", ["member", "rendezvous"])
+def test_the_last_words_of_who_goes_without_listening_arrive(listener, talker):
+    here = stream(listener)
+    there, _ = accept(listener)
+    goes, stays = (here, there) if talker == "member" else (there, here)
+    stays.sendall(bytes(1 << 20))  # more than who goes takes: what passes it on waits in the middle
+    time.sleep(0.2)
+    goes.sendall(b"last words")
+    goes.close()
+    stays.settimeout(DEADLINE_S)
+    assert read(stays, 1 << 20) == b"last words"
+    stays.close()
+
+
 def test_the_end_of_a_process_ends_its_stream_at_once_and_no_other(listener):
     other = stream(listener, "attic")
     stays, _ = accept(listener)

@@ -2,6 +2,7 @@
 another, and the thread that owns the sockets lives on."""
 
 import socket
+import struct
 import sys
 import threading
 import time
@@ -134,3 +135,52 @@ def test_lines_that_are_used_at_once_end_no_other_however_threads_take_turns(mon
             thread.join()
         here.close()
     assert ended == 4000
+
+
+def test_the_last_words_of_who_goes_are_heard_though_something_is_said_to_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = socket.socketpair()
+
+    class Near(socket.socket):
+        """Before it sends anything, the other end says its last word and goes."""
+
+        def send(self, *data: object) -> int:
+            there.send(0, Word())
+            there.close()
+            return super().send(*data)  # type: ignore[arg-type]
+
+    ends = iter([Near(fileno=pair[0].detach()), pair[1]])
+    monkeypatch.setattr(lines, "EncryptedStream", lambda *_: next(ends))
+    here, there = Lines(Codec([Word]), TOKEN), Lines(Codec([Word]), TOKEN)
+    try:
+        for one in (here, there):
+            assert one.dial("", 1, Keys(PAIRS["guest"], ALLOWED), "host", 1.0) == 0
+        here.send(0, Word())
+        assert [type(event) for event in taken(here, closed)] == [LineSaid, LineClosed]
+    finally:
+        here.close()
+        there.close()
+
+
+def test_what_is_queued_is_sent_at_the_end_however_much_comes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = socket.socketpair()
+    for one in pair:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    monkeypatch.setattr(lines, "EncryptedStream", lambda *_: pair[0])
+    here = Lines(Codec([Word]), TOKEN)
+    here.dial("", 1, Keys(PAIRS["guest"], ALLOWED), "host", 1.0)
+    here.send(0, Word(), [torch.zeros(100_000, dtype=torch.uint8)])
+    ending = threading.Thread(target=here.close)
+    ending.start()
+    try:
+        for data in struct.pack(">I", 1 << 20) + bytes(200):  # of a long message, and each a turn of who sends
+            pair[1].sendall(bytes([data]))
+            time.sleep(0.001)
+        heard = 0
+        while more := pair[1].recv(1 << 16):
+            heard += len(more)
+        assert heard > 100_000
+    finally:
+        ending.join(WAIT_S)
+        pair[1].close()

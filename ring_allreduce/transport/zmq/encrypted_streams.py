@@ -123,9 +123,8 @@ class EncryptedStream(socket.socket):
         while (everything or taken < HEARD_AT_ONCE) and self._dealer.poll(0):
             taken += 1
             data = self._dealer.recv()
-            if data == OPEN_OR_END:
+            if data == OPEN_OR_END or not _take(self._inner, data):
                 return False
-            self._inner.sendall(data)
         return True
 
 
@@ -304,9 +303,12 @@ class EncryptedListener:
 
 
 def _take(stream: socket.socket, data: bytes) -> bool:
-    """Pass `data` on to the user of the stream; returns whether it took it."""
+    """Pass `data` on to the user of the stream; False where it took nothing for TAKE_S. One that has closed its end
+    takes nothing more, and its last words are still to be read: they and its end are passed on in their turn."""
     try:
         stream.sendall(data)
-    except OSError:
+    except TimeoutError:
         return False
+    except OSError:
+        pass
     return True

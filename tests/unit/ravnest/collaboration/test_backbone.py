@@ -33,7 +33,8 @@ from ravnest.collaboration.signatures import FILE, signed, signers
 from ravnest.collaboration.stand_by import proof
 from ravnest.collaboration.trainer import Trainer
 from ravnest.collaboration.transfers import form_in_words, pieces
-from ravnest.dht import new_identity
+from ravnest.collaboration.visitor import HEAR_S
+from ravnest.dht import KeyIdentity, new_identity
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
 from ring_allreduce.transport import LineClosed, LineOpened, LineSaid
@@ -55,6 +56,8 @@ class World:
         self.path = path
         self.backbone = Backbone(self.kept, listen="127.0.0.1:0", tell=self.told.append, now=self.lines.now)
         self.trainer = Trainer(load_job(path), path)
+        self.identities: dict[str, KeyIdentity] = {}
+        self.taken: dict[int, int] = {}
 
     def turns(self, count: int) -> bool:
         """Serve for so many turns; returns whether the collaboration has ended."""
@@ -65,14 +68,18 @@ class World:
     def signs_in(self, line: int) -> None:
         self.lines.events.append(LineOpened(line, "guest"))
         self.turns(8)
+        self.answers(line, f"v{line}")
+        self.turns(8)
+
+    def answers(self, line: int, name: str) -> None:
+        """It proves who it is, and has agreed."""
         (challenge,) = self.lines.said(ChallengeMessage, line)
         assert isinstance(challenge, ChallengeMessage)
-        identity, name = new_identity(), f"v{line}"
+        identity = self.identities.setdefault(name, new_identity())
         signature = identity.sign(signed_part(challenge.nonce, self.backbone.invitation.backbone_public, name))
         hello = HelloMessage(protocol=PROTOCOL, name=name, public_key=identity.public_key, signature=signature)
         for message in (hello, JoinMessage(form=form_in_words(self.trainer.packing.sent), order=name)):
             self.lines.events.append(LineSaid(line, message, ()))
-        self.turns(8)
 
     def joins(self, line: int) -> None:
         self.signs_in(line)
@@ -86,6 +93,13 @@ class World:
         """It says that it has taken every piece that was sent to it."""
         taken = len(self.lines.said(PieceMessage, line))
         self.lines.events.append(LineSaid(line, GotMessage(pieces=taken), ()))
+
+    def takes_last_averages(self, *lines: int) -> None:
+        """They say so where there is something new."""
+        for line in lines if self.backbone.step == 1 else ():
+            if (sent := len(self.lines.said(PieceMessage, line))) > self.taken.get(line, 0):
+                self.taken[line] = sent
+                self.takes_all(line)
 
     def reports(self, line: int, samples: int) -> None:
         message = ProgressMessage(
@@ -191,6 +205,64 @@ def test_the_end_waits_until_the_last_average_was_taken(tmp_path: Path, monkeypa
     sent = [(line, type(message)) for line, message, _ in world.lines.sent]
     for line in (1, 2):
         assert sent.count((line, EndMessage)) == 1
+
+
+@pytest.mark.parametrize("after_s", [1.0, 1000.0])
+def test_whose_line_ends_before_it_has_heard_of_the_end_is_told_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_s: float
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.joins(1)
+    world.joins(2)
+    for line in (1, 2):
+        world.takes_all(line)
+        world.reports(line, 32)
+        world.gives(line, 32, 0.1)
+    take = world.lines.take
+    told_s: list[float] = []
+
+    def later(timeout_s: float) -> list[object]:
+        """The second volunteer's line breaks when it is told, and it dials again after a while."""
+        now_s, events = world.lines.now_s, world.lines.events
+        world.takes_last_averages(1, 2, 3)
+        if not told_s and world.lines.said(EndMessage, 2):
+            told_s.append(now_s)
+            events.extend((LineSaid(1, EndMessage(step=1), ()), LineClosed(2, "broken")))
+        elif told_s and now_s > told_s[0] + after_s and not world.lines.said(ChallengeMessage, 3):
+            events.append(LineOpened(3, "guest"))
+        elif world.lines.said(ChallengeMessage, 3) and not world.lines.said(WelcomeMessage, 3):
+            world.answers(3, "v2")
+        elif world.lines.said(EndMessage, 3):
+            events.append(LineSaid(3, EndMessage(step=1), ()))
+        return take(timeout_s)  # type: ignore[return-value]
+
+    monkeypatch.setattr(world.lines, "take", later)
+    assert world.turns(400)
+    assert bool(world.lines.said(EndMessage, 3)) is (after_s < module.RETURN_S)
+    assert world.lines.now_s < told_s[0] + module.RETURN_S + 2.0
+    assert not world.lines.said(RefusedMessage)
+
+
+def test_who_was_told_of_the_end_is_waited_for_until_it_says_so_and_no_longer_than_need_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.joins(1)
+    world.takes_all(1)
+    world.reports(1, 64)
+    world.gives(1, 64, 0.1)
+    take = world.lines.take
+
+    def later(timeout_s: float) -> list[object]:
+        """It takes the average, and says nothing more."""
+        world.takes_last_averages(1)
+        return take(timeout_s)  # type: ignore[return-value]
+
+    monkeypatch.setattr(world.lines, "take", later)
+    began_s = world.lines.now_s
+    assert world.turns(400)
+    assert HEAR_S <= world.lines.now_s - began_s < HEAR_S + 5.0
+    assert not world.lines.said(RefusedMessage, 1)
 
 
 def test_who_never_takes_the_last_average_is_not_waited_for_without_end(

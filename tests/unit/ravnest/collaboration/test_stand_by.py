@@ -90,6 +90,7 @@ def test_it_proves_its_secret_and_follows_state_averages_curve_and_people(
     world.makes_a_step()
     world.says(EndMessage(step=2))
     assert world.follow() == "ended"
+    assert world.lines.said(EndMessage), "the one that serves waits for its word"
     (answer,) = world.lines.said(FollowMessage)
     assert isinstance(answer, FollowMessage)
     assert answer.proof == proof(world.serving.store.secrets.backbone_secret, b"n" * 32)

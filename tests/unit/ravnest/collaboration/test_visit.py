@@ -124,6 +124,7 @@ def test_nothing_is_computed_for_a_step_whose_average_is_coming_in(
 
     monkeypatch.setattr(trainer, "compute", noted)
     assert visit.run(every(1000))
+    assert len(lines.said(EndMessage)) == 1, "the backbone waits for its word"
     assert member.given.steps == 1
     assert len(left) >= 4
     assert not set(left) & set(range(1, len(average)))  # one of these is waited for as long as the average is not whole

@@ -11,7 +11,7 @@ from ravnest.collaboration.messages import (
 )
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import Form
-from ravnest.collaboration.visitor import Visitor
+from ravnest.collaboration.visitor import HEAR_S, SIGN_IN_S, Visitor
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
 
@@ -65,3 +65,14 @@ def test_the_rest_of_a_refused_contribution_is_passed_over_and_the_next_one_coun
 def test_a_transfer_that_no_contribution_is_is_refused(what: str, samples: int) -> None:
     with pytest.raises(InvalidInput):
         Visitor(0, 0.0).begin(TransferMessage(what=what, step=0, tensors=1, samples=samples), Packing(FORMS), 100)  # type: ignore[arg-type]
+
+
+def test_the_end_waits_for_who_has_agreed_and_only_a_while_for_others_and_for_who_was_told() -> None:
+    visitor = Visitor(0, 100.0)
+    assert visitor.is_awaited(100.0 + SIGN_IN_S - 1.0)
+    assert not visitor.is_awaited(100.0 + SIGN_IN_S)
+    visitor.agreed = True
+    assert visitor.is_awaited(1000.0)
+    visitor.told_s = 1000.0
+    assert visitor.is_awaited(1000.0 + HEAR_S - 1.0)
+    assert not visitor.is_awaited(1000.0 + HEAR_S)
