@@ -227,7 +227,8 @@ def test_who_leaves_hands_its_experts_over_with_what_they_have_learned(tmp_path:
     assert set(right.experts) == {*LEFT, *RIGHT}
 
 
-def test_who_leaves_answers_those_who_ask_meanwhile() -> None:
+def test_who_leaves_answers_those_who_ask_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "LEAVE_S", 0.1)
     town = Town()
     left, right = town.host(LEFT), town.host(RIGHT)
     steps(left, right)
