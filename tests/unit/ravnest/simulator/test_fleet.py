@@ -1,6 +1,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -28,6 +29,7 @@ from ring_allreduce.ring import RobustRule
 from ring_timing import Groups, hop_bytes, shares_from_hops
 
 
+@cache  # many files ask for it when they are collected, and to plan takes a second
 def home_plan(**changes: object) -> Plan:
     speeds = (60e9, 50e9, 40e9, 25e9, 20e9, 15e9)
     fleet = Fleet(
