@@ -14,6 +14,8 @@ judges the change, not the luck of the day.
 """
 
 import os
+import shutil
+import tempfile
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads would spin on the other workers' cores; read at its import
 
@@ -46,6 +48,9 @@ GROUPS = {
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # this is a worker, and the other core is another worker's
         torch.set_num_threads(1)
+    elif config.getoption("numprocesses", None):  # workers get this environment: support/local.py
+        os.environ["RAVNEST_TESTS_CAPTURES"] = folder = tempfile.mkdtemp(prefix="ravnest-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(optionalhook=True)

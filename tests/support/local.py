@@ -1,9 +1,12 @@
 """Plans with given cuts, and local runs of them, for tests."""
 
 import json
+import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,8 @@ from ravnest.splitting import CapturedModel
 from ravnest.stage.setup import StageSetup
 
 JOB_FILE = Path(__file__).parent / "jobs" / "job.yaml"
+CAPTURES = "RAVNEST_TESTS_CAPTURES"
+"""The environment variable by which tests/conftest.py names the folder where workers of pytest keep captured models."""
 
 
 def tiny_job(**changes: Any) -> Job:
@@ -116,12 +121,21 @@ class Start:
     unmade: Mapping[str, int] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=32)
+@cache
 def _captured(model: str, data: str, measures: str, micro_batch: int) -> CapturedModel:
-    """Captures are the slow part of a tiny run, and depend on no more than this."""
+    """Captures are the slow part of a tiny run, and depend on no more than this. Workers of pytest share them."""
     read = json.loads(measures)
     job = tiny_job(model=json.loads(model), data=json.loads(data), micro_batch=micro_batch, **read)
-    return capture_job(job, JOB_FILE, load_data(job, JOB_FILE))
+    loaded = load_data(job, JOB_FILE)
+    if not (folder := os.environ.get(CAPTURES)):
+        return capture_job(job, JOB_FILE, loaded)
+    path = Path(folder) / sha256(repr((model, data, measures, micro_batch)).encode()).hexdigest()
+    if not path.exists():
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_bytes(pickle.dumps(capture_job(job, JOB_FILE, loaded)))
+        new.replace(path)
+    captured: CapturedModel = pickle.loads(path.read_bytes())
+    return captured
 
 
 def parts_of_plan(plan: Plan) -> frozenset[str]:
