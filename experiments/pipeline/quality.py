@@ -64,7 +64,7 @@ def sizes(*, quick: bool) -> Sizes:
         rates: dict[str, Sequence[float]] = {"SGD, momentum 0.9": (0.1,), "AdamW": (0.004,), "NAdam": (0.004,)}
         rates["SOAP"] = (0.004,)
         small = Characters(SHAKESPEARE if SHAKESPEARE.exists() else ROOT / "README.md", 1, 16, 16, 4)
-        return Sizes(small, 12, 6, 2, 2, rates, rates, 100, (0.004,), 2)
+        return Sizes(small, 12, 6, 2, 2, rates, rates, 20, (0.004,), 2)
     rates = dict.fromkeys(OPTIMIZERS, (0.004, 0.0056, 0.008, 0.0112))
     rates["SGD, momentum 0.9"] = (0.1, 0.14, 0.2, 0.28, 0.4)
     digit_rates: dict[str, Sequence[float]] = {
@@ -138,7 +138,7 @@ def run_depth(*, quick: bool, book: Path = BOOK) -> Part:
     """More and more stages that update at each micro-batch."""
     size, kept = sizes(quick=quick), Book(book)
     schedule = {"name": "constant", **WARMUP}
-    base = Trial(size.characters, {"schedule": schedule}, size.depth_updates, stages=1, every=50)
+    base = Trial(size.characters, {"schedule": schedule}, size.depth_updates, stages=1, every=10 if quick else 50)
 
     def trained(optimizer: Mapping[str, object], lr: float, **changes: Any) -> Outcome:
         return kept.outcome(replace(base, optimizer={**base.optimizer, **optimizer, "lr": lr}, **changes))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.wire import averaging, tried_rounds
 from experiments.wire.__main__ import PARTS, main
 from experiments.wire.bottlenecks import NARROWINGS
 from experiments.wire.tried_cuts import PAIRS
@@ -13,7 +14,9 @@ from tests.support.experiments import check_form, claims_of, run_quick
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_all_parts_run_and_judge_every_form(tmp_path: Path) -> None:
+def test_all_parts_run_and_judge_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (averaging, tried_rounds):
+        monkeypatch.setattr(module, "ROUND_UPDATES", 2)
     document = run_quick(main, tmp_path)
     check_form(document, "wire", [*PARTS])
     judged = {name: claims_of(part).keys() - {"bytes"} for name, part in document["parts"].items()}

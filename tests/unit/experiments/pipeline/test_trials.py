@@ -109,9 +109,9 @@ def test_depth_counts_updates_to_a_loss_that_one_stage_reached(tmp_path, monkeyp
     part = run_depth(quick=True, book=tmp_path / "book.jsonl")
     (table,) = part.tables
     found = {(row[0], row[1]): row[2] for row in table.rows}
-    assert found["AdamW, none", 1] == found["SOAP, look_ahead", 1] == 50
-    assert found["AdamW, look_ahead", 8] == 100  # 67.5, at the next look
-    assert found["AdamW, none", 32] is None  # 205 of the 100 that it is given
+    assert found["AdamW, none", 1] == found["SOAP, look_ahead", 1] == 10
+    assert found["AdamW, look_ahead", 8] == 20  # 13.5, at the next look
+    assert found["AdamW, none", 32] is None  # 41 of the 20 that it is given
     assert [claim.held for claim in part.claims] == [None, False, False]
 
 
