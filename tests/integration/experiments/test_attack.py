@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.attack import liars
 from experiments.attack.__main__ import PARTS, main
 from experiments.attack.strangers import GREETING, recorded
+from experiments.wire import averaging
 from tests.support.experiments import check_form, claims_of, run_quick
 
 QUICK = [part for part in PARTS if part != "fuzz"]
@@ -19,7 +21,9 @@ QUICK = [part for part in PARTS if part != "fuzz"]
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_each_part_runs_and_no_stage_is_lost(tmp_path: Path) -> None:
+def test_each_part_runs_and_no_stage_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (averaging, liars):
+        monkeypatch.setattr(module, "ROUND_UPDATES", 2)
     document = run_quick(main, tmp_path, "--only", *QUICK)
     check_form(document, "attack", QUICK)
     attacked = claims_of(document["parts"]["attack"])
