@@ -18,7 +18,7 @@ OPTIONS = {"activation_checkpointing": "always", "precision": "float16"}
 
 
 def test_a_rehearsal_ends_with_predicted_against_achieved_and_leaves_a_run(tmp_path: Path) -> None:
-    folder = planned(tmp_path, **OPTIONS)
+    folder = planned(tmp_path, check="full", **OPTIONS)
     plan = yaml.safe_load((folder / "plan.yaml").read_text())
     assert all(stage["recomputes"] for cluster in plan["clusters"] for stage in cluster["stages"])
     done = ravnest(folder, "rehearse", "--speed", "2", "--samples", "480", "--out", "r", "--json")

@@ -40,7 +40,7 @@ Trained = tuple[Running, Counter[str | None], set[str]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The finished run, how many ports of its processes greeted with each mechanism while it trained, and where they
     listened."""
-    running = Running(planned(tmp_path_factory.mktemp("options"), **OPTIONS), "--encrypt")
+    running = Running(planned(tmp_path_factory.mktemp("options"), check="full", **OPTIONS), "--encrypt")
     running.until("4 processes, encrypted")
     running.until_update(5)
     ends = [psutil.Process(running.process.pid), *running.stages()]

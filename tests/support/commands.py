@@ -92,14 +92,17 @@ def ravnest_process(folder: Path, *arguments: str) -> subprocess.CompletedProces
     )
 
 
-def planned(folder: Path, nodes: Collection[str] = (), **changes: object) -> Path:
-    """A folder with the tiny job, changed, and its plan of pipelines: for all machines of nodes.yaml, or for these."""
+def planned(folder: Path, nodes: Collection[str] = (), check: str = "none", **changes: object) -> Path:
+    """A folder with the tiny job, changed, and its plan of pipelines: for all machines of nodes.yaml, or for these.
+
+    `check`: how much of the model is tried with values. It takes longer than all else, and changes nothing of the plan.
+    """
     shutil.copytree(JOBS, folder, dirs_exist_ok=True)
     if nodes:
         with_machines(folder, nodes)
     job_path = folder / "job.yaml"
     job_path.write_text(yaml.safe_dump({**yaml.safe_load(job_path.read_text()), **changes}))
-    made = ravnest(folder, "plan", "nodes.yaml", "--min-stages", "2")
+    made = ravnest(folder, "plan", "nodes.yaml", "--min-stages", "2", "--check", check)
     assert made.returncode == 0, made.stderr
     return folder
 

@@ -138,6 +138,18 @@ def _captured(model: str, data: str, measures: str, micro_batch: int) -> Capture
     return captured
 
 
+@cache
+def _weights(model: str, loss: str, seed: int) -> Mapping[str, Tensor]:
+    """Recording how they are made takes longer than many an update, and depends on no more than this."""
+    return make_weights(tiny_job(model=json.loads(model), seed=seed, **json.loads(loss)), JOB_FILE)
+
+
+def _weights_of(job: Job) -> Mapping[str, Tensor]:
+    """The job's initial weights; how they are made is recorded once for all tests."""
+    kept = _weights(job.model.model_dump_json(), job.model_dump_json(include={"loss"}), job.seed)
+    return {name: tensor.detach().clone() for name, tensor in kept.items()}
+
+
 def parts_of_plan(plan: Plan) -> frozenset[str]:
     """The names of the files that every checkpoint of a run of this plan holds."""
     segments = (segment_file(ring) for ring in range(len(plan.rings)))
@@ -201,7 +213,7 @@ def local_run(
     setups, plan = setups_of(job, cuts, parts=parts, changed=changed)
     setups = {name: replace(setup, machine=replace(setup.machine, device=device)) for name, setup in setups.items()}
     pretrained = pretrained_weights(job, JOB_FILE, captured_job(job))
-    made: Mapping[str, Tensor] = make_weights(job, JOB_FILE) if pretrained is None else pretrained
+    made: Mapping[str, Tensor] = _weights_of(job) if pretrained is None else pretrained
     weights = made if start is None else start.anchor
     states = {
         name: StageState(weights, {}, 0)
