@@ -1,4 +1,7 @@
-"""`python -m experiments.collaboration [--quick] [--only PART…] [--hivemind PYTHON]`: measure, judge, report."""
+"""`python -m experiments.collaboration [--quick] [--only PART…] [--hivemind PYTHON] [--wanlab PATH]`
+
+Measure, judge, report.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -12,6 +15,7 @@ from experiments.collaboration import (
     fixed,
     helpers,
     joins,
+    lab,
     many,
     short_steps,
     wires,
@@ -37,6 +41,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "helpers": helpers.measure,
     "faults": faults.measure,
     "hivemind": beside_hivemind.measure,
+    "lab": lab.measure,
 }
 
 
@@ -44,9 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: see run_parts."""
     parser = parser_for("collaboration", __doc__, list(PARTS))
     parser.add_argument("--hivemind", type=Path, metavar="PYTHON", help="measure hivemind beside: its environment's")
+    parser.add_argument("--wanlab", metavar="PATH", help="the program that emulates links with namespaces")
     asked = parser.parse_args(arguments)
     parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
     parts["hivemind"] = partial(parts["hivemind"], hivemind=asked.hivemind)
+    parts["lab"] = partial(parts["lab"], wanlab=asked.wanlab)
     flags = [] if asked.hivemind is None else ["--hivemind", "PYTHON"]
     return run_parts("collaboration", asked, parts, title=TITLE, intro=INTRO, flags=flags)
 

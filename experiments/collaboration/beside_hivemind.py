@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +98,20 @@ class Averagings:
     """What was said of the first failure."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where programs run: on this machine's loopback, or each inside a network namespace."""
+
+    inside: Callable[[str], Sequence[str]] = lambda _: ()
+    """The words in front of a command that is to run as that node."""
+    backbone: str = ""
+    volunteers: Sequence[str] = ()
+    listen: str = "127.0.0.1:0"
+
+
+LOOPBACK = Place()
+
+
 def measure(*, quick: bool, hivemind: Path | None) -> Part:
     """Both in turn. `hivemind`: the Python of an environment that has hivemind 1.1.12; without it ours alone runs."""
     sizes, rounds, side = (QUICK_PEERS, 3, 32) if quick else (PEERS, ROUNDS, SIDE)
@@ -113,24 +126,41 @@ def measure(*, quick: bool, hivemind: Path | None) -> Part:
     return part(ours, theirs, rounds, side * side)
 
 
-def collaboration(folder: Path, peers: int, form: str, rounds: int, side: int) -> Averagings:
+def collaboration(
+    folder: Path,
+    peers: int,
+    form: str,
+    rounds: int,
+    side: int,
+    *,
+    place: Place = LOOPBACK,
+    delayed: bool = False,
+    warm: int = WARM_STEPS,
+) -> Averagings:
     """A backbone and so many volunteers. Raises RuntimeError where they do not come to their end."""
     job, gate, out = folder / "job", folder / "gate", folder / "out"
     for made in (job, gate):
         made.mkdir()
     (job / "beside.py").write_text(CODE.format(side=side))
     target = 2 * peers
-    samples = target * (rounds + WARM_STEPS)
-    (job / "job.yaml").write_text(JOB.format(target=target, form=form, samples=samples))
+    samples = target * (rounds + warm)
+    text = JOB.format(target=target, form=form, samples=samples)
+    (job / "job.yaml").write_text(text + "delayed_step: true\n" * delayed)
     with _Programs() as programs:
-        run = partial(programs.start, [sys.executable, "-m", "ravnest", "collaborate"], home=folder)
-        backbone = run("start", str(job / "job.yaml"), "--listen", "127.0.0.1:0", "--out", str(out), name="backbone")
+
+        def run(node: str, *arguments: str, name: str, gate: Path | None = None) -> subprocess.Popen[str]:
+            command = [*place.inside(node), sys.executable, "-m", "ravnest", "collaborate", *arguments]
+            return programs.start(command, name=name, home=folder, gate=gate)
+
+        asked = ("--listen", place.listen, "--out", str(out))
+        backbone = run(place.backbone, "start", str(job / "job.yaml"), *asked, name="backbone")
         programs.until((out / "invitation.txt").exists, START_S)
         volunteers = []
         for at in range(peers):
             name = f"v{at}"
             how = ("--name", name, "--yes", "--threads", "1", "--key-file", str(folder / f"{name}.key"))
-            volunteers.append(run("join", str(out / "invitation.txt"), *how, name=name, gate=gate))
+            node = place.volunteers[at] if place.volunteers else ""
+            volunteers.append(run(node, "join", str(out / "invitation.txt"), *how, name=name, gate=gate))
         programs.until(lambda: len(list(gate.iterdir())) == peers, START_S)
         (gate / "open").touch()
         programs.until(lambda: backbone.poll() is not None, WHOLE_S)

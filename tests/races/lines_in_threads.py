@@ -21,8 +21,7 @@ from tests.races.interleaving import Interleaving
 KEYS = Keys(KeyPair.make(), {})
 
 PATIENCE = 100
-"""How often who waits with a time-out lets others go on. Lines that end send what is queued for some such waits, in
-which the other end has to have its turns."""
+"""How often who waits with a time-out lets others go on."""
 
 
 class Number(Message, frozen=True, kw_only=True, tag="number"):
@@ -68,6 +67,12 @@ class Served:
             return of.dial("", 0, KEYS, "", 0.0)
 
 
+def run(schedule: Interleaving, *bodies: Callable[[], None]) -> None:
+    """Time stands still: lines that end send what is queued, whatever the other end's turns take on this machine."""
+    with mock.patch.object(lines, "time", mock.Mock(monotonic=lambda: 0.0)):
+        schedule.run(*bodies)
+
+
 def numbers_of(events: list[LineEvent], line: int, parts: bool) -> list[int]:
     return [
         one.message.number
@@ -106,7 +111,7 @@ def lines_that_two_threads_use_while_they_end(seed: int) -> None:
             schedule.give_way()
         there.close()
 
-    schedule.run(*served.bodies, send, send_and_end, take)
+    run(schedule, *served.bodies, send, send_and_end, take)
     assert numbers_of(taken, line, parts=True) == numbers_of(taken, line, parts=False) == [0, 1, 2]
     assert numbers_of(taken, other, parts=False) == [0, 1, 2]
     assert sorted(one.line for one in here.take(0.0) if isinstance(one, LineClosed)) == [line, other]
@@ -130,7 +135,7 @@ def lines_that_are_dialled_while_they_end(seed: int) -> None:
         here.close()
         there.close()
 
-    schedule.run(*served.bodies, dial, end)
+    run(schedule, *served.bodies, dial, end)
     ended = here.take(0.0)
     assert [one.line for one in ended if isinstance(one, LineClosed)] == opened
     assert connections[0][0].fileno() == -1
@@ -158,6 +163,6 @@ def last_words_before_lines_are_hung_up(seed: int) -> None:
             schedule.give_way()
         served.there.close()
 
-    schedule.run(*served.bodies, say, take)
+    run(schedule, *served.bodies, say, take)
     for line in numbers:
         assert numbers_of(taken, line, parts=False) == [0, 1]
