@@ -17,6 +17,7 @@ from ravnest.driver.warm_spares import WarmSpares
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name, stage_place
 from ravnest.recovery.replacing import LOOK_AGAIN_S, MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
+from ravnest.stage.epoch_messages import NoticeGiven
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
 from ring_allreduce.transport import Delivery, Endpoint, PeerAddress
@@ -147,6 +148,12 @@ class ClusterStarts:
         if kept is not None and cluster in self._found:
             self._broken[cluster] = f"{stage}, which stood by, has ended"
 
+    def node_left(self, node: str, *, by_clock: bool = False, noticed: bool = False) -> None:
+        """A node leaves with notice (NodesLeft.leave): no spare stays, and nothing begins there before it is back."""
+        self.replacements.node_left(node, by_clock=by_clock, noticed=noticed)
+        if self.warm is not None:
+            self.warm.node_left(node)
+
     def returns(self, stage: str) -> bool:
         """Whether the cluster of a stage that is lost is there again at once: its warm spare holds the anchor."""
         return self.warm is not None and stage in self.warm.holding
@@ -183,6 +190,8 @@ class ClusterStarts:
         """Take a delivery of a warm spare. Returns whether it was one's."""
         if self.warm is None or delivery.sender not in self.warm:
             return False
+        if isinstance(delivery.message, NoticeGiven):
+            self.node_left(self.warm.node_of(delivery.sender), noticed=True)
         taken = self.warm.take(delivery, now_s)
         cluster, _ = ("", 0) if taken is None else stage_place(taken.stage)
         if taken is not None and taken.stage in self._warm.get(cluster, ()) and cluster in self._found:
@@ -199,7 +208,7 @@ class ClusterStarts:
     def shadow(self, now_s: float, *, trains: bool = True) -> None:
         """Start and watch warm spares, and keep processes ready where nothing runs, where the run trains."""
         if self.warm is not None and trains:
-            self.warm.turn(self._processes.alive, now_s)
+            self.warm.turn(lambda plan: set(self._processes.alive(plan)) - self.replacements.left, now_s)
         if self._there is not None and trains and now_s >= self._look_s:
             asked, self._asked = self._asked, True
             with suppress(RavnestError):  # Ray has not answered yet, or a node has gone since: it is looked again

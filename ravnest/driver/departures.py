@@ -28,9 +28,10 @@ class NodeDepartures:
         self._record = record
 
     def asked(self, request: NodeRequest, now_s: float) -> list[Instruction]:
-        """A user, or the clock, asks a node of the plan to leave."""
-        node = request.node
-        return self._leave(node, f"node {node!r} leaves{request.because}", now_s, by_clock=bool(request.why))
+        """A user, the clock or Ray asks a node of the plan to leave."""
+        does, by_clock = "has given notice" if request.noticed else "leaves", bool(request.why) and not request.noticed
+        reason = f"node {request.node!r} {does}{request.because}"
+        return self._leave(request.node, reason, now_s, by_clock=by_clock, noticed=request.noticed)
 
     def notice_of(self, stage: str, now_s: float) -> list[Instruction]:
         """The process of a stage was asked to end: its node is about to be gone.
@@ -53,7 +54,7 @@ class NodeDepartures:
     ) -> list[Instruction]:
         """The clusters that have a stage on the node leave with notice, and nothing is started there."""
         replacements, out = self._starts.replacements, list[Instruction]()
-        replacements.node_left(node, by_clock=by_clock, noticed=noticed)
+        self._starts.node_left(node, by_clock=by_clock, noticed=noticed)
         for cluster in [each.name for each in self._rings.plan.clusters if node in [one.node for one in each.stages]]:
             if cluster in replacements.starting:
                 for said in self._starts.failed(cluster, reason, self._rings, now_s):

@@ -33,9 +33,11 @@ class NodeRequest:
     kind: Kind
     node: str
     why: str = ""
-    """In words, where the clock asks and no user does."""
+    """In words, where the clock or Ray asks, and no user does."""
     fleet: Fleet | None = None
     """What is known of a node that the plan does not have, with its links to others; None: nothing was said."""
+    noticed: bool = False
+    """Whether it leaves because its machine is about to go."""
 
     @property
     def because(self) -> str:

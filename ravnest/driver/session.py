@@ -20,6 +20,7 @@ from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.checkpoint_collector import CheckpointCollector
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
+from ravnest.driver.drain_notices import DrainNotices
 from ravnest.driver.imitation import Imitation
 from ravnest.driver.loop import DriverLoop
 from ravnest.driver.loop_parts import Recovery, StageLinks, goes_on
@@ -219,7 +220,7 @@ def _recovery(
     fixed = beginning(
         prepared, stages.term, address, setups_by.token, setups_by.keys, setups_by.timeline, setups_by.shares
     )
-    hours = HourWatch(plan.fleet.nodes)
+    hours, drains = HourWatch(plan.fleet.nodes), DrainNotices(NodesThere(ray.draining))
 
     def state() -> DriverState:
         changed = changing(control, rings, stages.places, stages.born, record, replacements.left)
@@ -234,9 +235,10 @@ def _recovery(
 
     def requests() -> list[Request]:
         hours.know(replacements.plan.fleet.nodes)
-        acting = None if setups_by.imitate is None else setups_by.imitate.acting
-        acted = [] if acting is None else acting.turn(time.monotonic(), ray, left)
-        return [*asked(prepared.folder.path, hours if real else None, time.time()), *acted]
+        acting, now_s = None if setups_by.imitate is None else setups_by.imitate.acting, time.monotonic()
+        acted = [] if acting is None else acting.turn(now_s, ray, left)
+        drained = drains.turn(replacements.plan, now_s) if real and address is not None else []
+        return [*asked(prepared.folder.path, hours if real else None, time.time()), *drained, *acted]
 
     considers = goes_on if anew is None else anew.steer(plan, replacements, control, record, there)
     return Recovery(

@@ -201,11 +201,13 @@ class WarmSpares:
             case shm.FellBehind():
                 self.needs.notice(f"the warm spare of {found.stage} begins anew: {message.reason}")
                 self._follow(name, now_s)
-            case em.NoticeGiven():
-                self.lost(name, f"node {found.node!r} has given notice")
             case _:
                 pass
         return None
+
+    def node_of(self, name: str) -> str:
+        """The node on which the process of a spare is."""
+        return {**self._taking, **self._spares}[name].node
 
     def __contains__(self, name: str) -> bool:
         return name in self._spares or name in self._taking
@@ -235,6 +237,11 @@ class WarmSpares:
         if gone:
             self.processes.end(gone)
             self._tell_members()
+
+    def node_left(self, node: str) -> None:
+        """A node leaves with notice: no spare stays there, and others may shadow what those did."""
+        for name in [name for name, each in self._spares.items() if each.node == node]:
+            self.lost(name, f"node {node!r} leaves")
 
     def lost(self, name: str, reason: str) -> None:
         """The process of a spare is lost, if it is one's: nobody waits for it."""

@@ -7,7 +7,7 @@ those that another driver has started their messages alone.
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 import psutil
@@ -27,6 +27,8 @@ class ProcessesHere:
         self._processes: dict[str, psutil.Process | None] = {}
         self.everywhere = set[str]()
         """All stages that were not ended by `end`, those of other machines among them."""
+        self._gone_s: dict[str, float] = {}
+        """By stage whose process has ended: when `gone_for` saw that first."""
         self.add(stages)
 
     def add(self, stages: Mapping[str, StageAddress]) -> None:
@@ -55,6 +57,12 @@ class ProcessesHere:
     def gone(self) -> list[str]:
         """The stages whose processes were on this machine and have ended."""
         return [stage for stage in self._processes if self.is_gone(stage)]
+
+    def gone_for(self, stages: Collection[str], seconds: float, now_s: float) -> list[str]:
+        """Those of `stages` whose processes here were seen to have ended so many seconds ago, at least."""
+        gone = [stage for stage in self.gone() if stage in stages]
+        self._gone_s = {stage: self._gone_s.get(stage, now_s) for stage in gone}
+        return [stage for stage, since_s in self._gone_s.items() if now_s - since_s >= seconds]
 
     def take_ended(self) -> list[str]:
         """The same, each once."""

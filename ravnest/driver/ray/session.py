@@ -149,6 +149,11 @@ class RaySession:
         """All nodes of the cluster, with those that are dead."""
         return [_node(each) for each in self.ray.nodes()]
 
+    def draining(self) -> list[RayNode]:
+        """Those of them that Ray was told to drain: they are about to go."""
+        drained = self.ray._private.state.state.get_draining_nodes()
+        return [node for node in self.nodes() if node.node_id in drained]
+
     def on_node(self, node: RayNode) -> Mapping[str, Any]:
         """Options for Ray that place an actor on this node."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

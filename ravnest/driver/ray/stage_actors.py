@@ -84,8 +84,6 @@ class RayCluster:
         """The stages' processes that another driver has started."""
         self._here = ProcessesHere({})
         """Those that this driver has started."""
-        self._gone_s: dict[str, float] = {}
-        """By stage whose process here has ended, and whose actor has not said how yet: when that was seen."""
         self._head = None if address is None or self._session.is_local else HeadWatch(address)
         self._beside = beside
         self._nodes: dict[str, str] = {}
@@ -176,6 +174,10 @@ class RayCluster:
     def alive(self, plan: Plan) -> set[str]:
         """The nodes of the plan that can run stages now. Where Ray was started on this machine, all are it."""
         return nodes_of_plan(plan, None if self._session.is_local else self._session.nodes())
+
+    def draining(self, plan: Plan) -> set[str]:
+        """The nodes of the plan that Ray was told to drain: they are about to go."""
+        return set() if self._session.is_local else nodes_of_plan(plan, self._session.draining())
 
     def on_node(self, node: str) -> list[str]:
         """The stages that this driver has started on a node."""
@@ -362,10 +364,7 @@ class RayCluster:
 
     def _untold(self) -> list[StageEnded]:
         """The ends that are seen here, and of which no actor has told for SAYS_HOW_S."""
-        running, now_s = set(self._running.values()), self._now()
-        gone = [stage for stage in self._here.gone() if stage in running]
-        self._gone_s = {stage: self._gone_s.get(stage, now_s) for stage in gone}
-        untold = [stage for stage, since_s in self._gone_s.items() if now_s - since_s >= SAYS_HOW_S]
+        untold = self._here.gone_for(set(self._running.values()), SAYS_HOW_S, self._now())
         self._running = {call: stage for call, stage in self._running.items() if stage not in untold}
         self._here.forget(untold)
         return [StageEnded(stage, None, "its process has ended") for stage in untold]

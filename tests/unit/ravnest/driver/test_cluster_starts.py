@@ -15,8 +15,9 @@ from ravnest.recovery.placing import WARM_S
 from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements, StartCluster, TryFailed
 from ravnest.recovery.starts import MOST_STARTS
 from ravnest.stage import messages as m
+from ravnest.stage.epoch_messages import NoticeGiven
 from ravnest.stage.setup import StageAddress
-from ring_allreduce.transport import InProcessNetwork, PeerAddress
+from ring_allreduce.transport import Delivery, InProcessNetwork, PeerAddress
 from tests.support.local import setups_by, setups_of, tiny_job
 from tests.unit.ravnest.recovery.test_replacing import slow_machines
 
@@ -208,6 +209,44 @@ def test_processes_are_kept_ready_where_nothing_runs_and_not_on_nodes_that_left(
     assert len(bench.processes.kept_ready) == 1, "that answer is as old as the look before"
     bench.starts.shadow(2.1 + LOOK_AGAIN_S)
     assert bench.processes.kept_ready[1:] == [(set(waits[1:]), {waits[0]})]
+
+
+class Spares:
+    """Warm spares that are played: `~c0.s1` on the node `spare`."""
+
+    def __init__(self):
+        self.holding, self.nodes, self.alive, self.left = {}, set(), [], []
+        self.node_left = self.left.append
+
+    def __contains__(self, name):
+        return name == "~c0.s1"
+
+    def node_of(self, name):
+        return "spare"
+
+    def turn(self, alive, now_s):
+        self.alive.append(alive(None))
+
+    def take(self, delivery, now_s):
+        return None
+
+
+def test_no_spare_stays_or_begins_on_a_node_that_leaves():
+    bench = Bench()
+    bench.starts.warm = spares = Spares()
+    first, *others = sorted(bench.processes.nodes)
+    bench.starts.node_left(first)
+    bench.starts.shadow(0.0)
+    assert (spares.left, spares.alive) == ([first], [set(others)])
+
+
+def test_a_spare_whose_process_is_asked_to_end_takes_its_node_out_of_the_run():
+    bench = Bench()
+    bench.starts.warm = spares = Spares()
+    bench.processes.nodes.add("spare")
+    assert bench.starts.take_of_spare(Delivery("~c0.s1", 0, NoticeGiven(), ()), 1.0)
+    assert (spares.left, bench.starts.replacements.left) == (["spare"], {"spare"})
+    assert not bench.starts.take_of_spare(Delivery("c1.s0", 0, NoticeGiven(), ()), 1.0), "it is a stage"
 
 
 def test_none_is_made_where_a_stage_stands_by():

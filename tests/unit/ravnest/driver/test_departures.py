@@ -54,6 +54,18 @@ def test_one_whose_hours_have_ended_does_not_come_back_because_it_was_unseen_for
     assert bench.replacements.left == set()
 
 
+def test_one_that_ray_drains_leaves_as_one_whose_processes_were_asked_to_end(bench):
+    node = bench.nodes["c1.s0"]
+    assert drained(bench.leaving.asked(NodeRequest("leave", node, "Ray drains it", noticed=True), 1.0)) == ["c1.s0"]
+    assert bench.told[-1] == f"node {node!r} has given notice (Ray drains it): c1 hands on what it has made, and leaves"
+    everyone = {each.name for each in bench.plan.fleet.nodes}
+    assert bench.left.without(everyone) == everyone - {node}
+    assert bench.left.if_need_be(everyone) == everyone, "while it lives, a run that has no others may use it"
+    bench.replacements.tick(everyone - {node}, 20.0)
+    bench.replacements.tick(everyone, 40.0)
+    assert bench.left.names == frozenset(), "it was gone, and is there again"
+
+
 def test_the_notice_of_a_stage_that_stands_by_is_heard_and_that_of_one_that_is_gone_is_not(bench):
     (lost,) = (each for each in bench.control.lost("c0.s1", "it died") if isinstance(each, RecordClusterLost))
     bench.starts.lost(lost, 1, 0.0)

@@ -205,6 +205,16 @@ def test_a_spare_that_dies_is_told_of_and_nobody_waits():
     assert anchors_agree(run.run)
 
 
+def test_a_spare_whose_node_leaves_ends_and_another_may_follow_it_there_is_one():
+    warm = WarmRun(tiny_job(**JOB))
+    while not warm.warm.holding:
+        warm.turn()
+    assert warm.warm.node_of(SPARE) == "spare"
+    warm.starts.node_left("spare")
+    assert (warm.warm.holding, warm.warm.nodes) == ({}, set())
+    assert "'spare' leaves" in warm.notices[-1]
+
+
 def test_a_spare_that_dies_while_it_takes_the_place_is_followed_by_a_cold_one():
     run = WarmRun(tiny_job(**{**JOB, "stop": {"samples": 1200}}))
     run.until(lambda: run.told)

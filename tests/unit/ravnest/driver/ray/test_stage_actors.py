@@ -63,6 +63,13 @@ def test_a_head_is_watched_where_it_is_anothers(monkeypatch: pytest.MonkeyPatch)
     assert cluster(monkeypatch, Session(local=True)).news() == []
 
 
+def test_the_nodes_of_the_plan_are_told_that_ray_drains(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+    session = Session(*map(ray_node, ("desk", "laptop", "tower")))
+    session.draining = lambda: [ray_node("laptop"), ray_node("somebody's")]  # type: ignore[attr-defined]
+    assert cluster(monkeypatch, session).draining(plan) == {"laptop"}
+    assert cluster(monkeypatch, Session(local=True)).draining(plan) == set()
+
+
 AT = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), "here", 1, 2)
 
 
