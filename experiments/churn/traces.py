@@ -38,6 +38,8 @@ TARGET = 0.95
 SEED = 1
 NOTICED_S = 20.0
 NOTICE_S = 30.0
+FEW = 4
+"""So many nodes can train the model."""
 HOME_NODES, HOME_HOURS, HOME_MEAN_H, HOME_LONGEST_H = 8, 24.0, 4.0, 21.0
 
 
@@ -79,9 +81,12 @@ class Row:
 def _plan(
     kind: str, fleet: Fleet, costs: ModelCosts, workload: Workload, planner: Planner, names: Sequence[str]
 ) -> Plan:
-    """A plan for the first of the nodes, on which the planners go on."""
+    """A plan for these of the nodes, on which the planners go on.
+
+    They take from it what it was made of, and not its clusters (`plan_for`), so one of few nodes is made first.
+    """
     few = make_plan(
-        Fleet(tuple(node for node in fleet.nodes if node.name in names), fleet.links, fleet.regions),
+        Fleet(tuple(node for node in fleet.nodes if node.name in names[:FEW]), fleet.links, fleet.regions),
         costs,
         workload,
         job={"evaluate_every": ROUNDS_SAVED * workload.average_every},
@@ -140,7 +145,7 @@ def rented_rows(kind: str, *, speed: float, cases: Sequence[tuple[float, bool]],
     ideal, planner, rows = IDEAL[kind], alike_planner(), []
     for notice_s, anew in cases:
         recorded = rented(kind, speed=speed, notice_s=notice_s, noticed_after_s=NOTICED_S)
-        changes = started(recorded, 4)
+        changes = started(recorded, FEW)
         seconds = share * changes[-1].at_s
         names, present, job = _names(changes), _present(changes), work(kind, often=speed > 1)
         best = _plan(kind, rented_fleet(kind, names), model(), job, ideal, present)

@@ -40,6 +40,14 @@ def test_a_run_that_does_begins_again_whenever_it_has_to():
     assert {restarts.after(f"checkpoint-{i}", gone=False) for i in range(50)} == {FIRST_WAIT_S}
 
 
+def test_a_plan_made_anew_is_the_same_whatever_the_clusters_were(plan):
+    alive = sorted(names(plan))
+    first = replace(plan_for(plan, alive[:3]), spares=())
+    assert first.clusters != plan.clusters
+    assert plan_for(first, alive) == plan_for(plan, alive)
+    assert plan_for(first, alive[1:]) == plan_for(plan, alive[1:])
+
+
 @pytest.mark.parametrize("checkpoint", [None, "checkpoint-000003"])
 def test_a_run_whose_nodes_go_begins_again_however_often(checkpoint):
     restarts = Restarts()
