@@ -1,14 +1,18 @@
 """Bad nodes.yaml files, through the command: exit code 2, one line, the file and the key."""
 
 import json
+import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cluster_planner import load_plan
+from cluster_planner import Plan, load_plan
 from ravnest.cli import main as cli
+from ravnest.planning.prepare_plan import ExplainedPlan
 
 JOB = str(Path(__file__).parents[3] / "support" / "jobs" / "job.yaml")
 NODE = {"gflops": 0.02, "memory_gb": 4, "up_mbps": 400, "down_mbps": 400}
@@ -181,3 +185,41 @@ def test_hours_that_no_two_nodes_share_are_told_as_such(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_told_before_anything_is_planned() -> None:
     result = CliRunner().invoke(cli.app, ["plan", "nowhere.yaml", "--job", JOB, "-o", "/proc/new/plan.yaml"])
     assert str(result.exception).startswith("/proc/new/plan.yaml: --output: cannot be written (")
+
+
+def test_with_a_budget_the_first_plan_is_written_at_once_and_ctrl_c_ends_with_the_best_so_far(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+    better = replace(plan, seed=plan.seed + 1)
+
+    def searching(*_: object, budget: Any, **__: object) -> ExplainedPlan:
+        assert budget.seconds == 60
+        assert not out.exists()
+        budget.first(plan)
+        assert load_plan(out).seed == plan.seed
+        assert out.with_suffix(".png").exists()
+        assert not budget.stop()
+        signal.raise_signal(signal.SIGINT)
+        assert budget.stop()
+        return ExplainedPlan(better, (), 1e9)
+
+    monkeypatch.setattr("ravnest.explain_plan", searching)
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--budget", "60", "--json"])
+    assert result.exit_code == 0, result.output
+    assert load_plan(out).seed == better.seed
+
+
+def test_ctrl_c_before_there_is_a_plan_is_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+
+    def planning(*_: object, **__: object) -> ExplainedPlan:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError
+
+    monkeypatch.setattr("ravnest.explain_plan", planning)
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--budget", "60"])
+    assert result.exit_code == 130
+    assert not out.exists()
