@@ -21,7 +21,7 @@ gives all three the same rates and latencies.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -233,6 +233,8 @@ class Exchange:
     """How much later the last of it has arrived: the longest latency."""
     way_s: float
     """How long a chunk that waits for nobody travels around the ring, as often as it goes; 0 in a direct exchange."""
+    stalls_s: float = 0.0
+    """By how much later than `sending_s` the last has arrived where hops wait for large blocks (`RingRound`)."""
 
 
 def links_of_ring(fleet: Fleet, nodes: Sequence[str]) -> RingLinks:
@@ -284,9 +286,10 @@ def exchange_of(
         return _grouped(fleet, nodes, links, Groups(len(nodes), division.groups), vector_bytes, chunk_bytes)
     once = ring_round(vector_bytes, chunk_bytes, division.shares, links.hop_bytes_per_s, links.hop_latency_s)
     slowest = nodes[max(range(len(nodes)), key=once.hop_s.__getitem__)]
-    return _around(
+    around = _around(
         fleet, nodes, links, np.array(once.hop_bytes), np.array(once.hop_s), slowest, once.sending_s, once.way_s
     )
+    return replace(around, stalls_s=once.stalls_s) if once.stalls_s > 0 else around
 
 
 def _grouped(

@@ -16,19 +16,31 @@ exchanges directly, on the size of chunks and on the shares of unequal blocks. W
 where p is the largest piece that travels at once: a chunk, or the largest block if that is smaller. The hops work at
 the same time, so the round is a closed line of stations: its cycle time is that of the busiest station or that of one
 piece's way around (measured in experiments/scale, part `rings`).
+
+That is so with equal blocks. Where blocks are unequal, the busiest hop also waits, with nothing to send, while a large
+block is on a hop before it. So rings of WALKED_FROM members and more are walked, block by block (`_stalls_s`). In
+smaller ones the wait is a few hundredths of a round, and searches compare thousands of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ravnest_errors import InvalidInput
 from ring_timing.groups import LEAST_GAIN, PairLink, best_groups
 from ring_timing.layout import chunk_elements_for
 from ring_timing.shares import hop_bytes, shares_from_hops
 
+Floats = NDArray[np.float64]
+
 UNKNOWN_LATENCY_S = 3e-4
 UNKNOWN_BYTES_PER_S = 5e8
 """Latency and rate of a hop that nobody measured: those between two processes of one machine, handling included."""
+
+WALKED_FROM = 17
+"""Rings of so many members and more are walked where their blocks are unequal."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +83,18 @@ class RingRound:
     """For how long each hop is busy."""
     way_s: float
     """How long a chunk that waits for nobody travels: around the ring as often as it goes."""
+    stalls_s: float = 0.0
+    """By how much later than `sending_s` the last has arrived where hops wait for large blocks; 0: they do not."""
 
     @property
     def sending_s(self) -> float:
         """The time in seconds for which the busiest hop is busy."""
         return max(self.hop_s, default=0.0)
+
+    @property
+    def takes_s(self) -> float:
+        """Return the seconds of a round."""
+        return max(self.sending_s + self.stalls_s, self.way_s)
 
 
 def divide(
@@ -99,7 +118,7 @@ def divide(
     if hierarchical and links.pair is not None:
         grouped = best_groups(members, vector_bytes, chunk_bytes, links.pair)
         flat = ring_round(vector_bytes, chunk_bytes, shares, *given[2:])
-        flat_s = _direct_s(vector_bytes, links) if direct else max(flat.sending_s, flat.way_s)
+        flat_s = _direct_s(vector_bytes, links) if direct else flat.takes_s
         if grouped is not None and grouped.takes_s < (1 - LEAST_GAIN) * flat_s:
             return Division(False, chunk_elements, groups=grouped.groups.firsts)
     return Division(direct, chunk_elements, shares)
@@ -152,7 +171,7 @@ def shares_that_pay(
     if shares is None:
         return None
     unequal = ring_round(vector_bytes, chunk_bytes, shares, hop_bytes_per_s, hop_latency_s)
-    return shares if max(unequal.sending_s, unequal.way_s) < equal.sending_s else None
+    return shares if unequal.takes_s < equal.sending_s else None
 
 
 def ring_round(
@@ -170,4 +189,26 @@ def ring_round(
     piece = min(chunk_bytes, vector_bytes * (1 / n if shares is None else max(shares)))
     around_s = sum(hop_latency_s) + sum(piece / rate for rate in hop_bytes_per_s)
     hop_s = tuple(sent / rate for sent, rate in zip(carried, hop_bytes_per_s, strict=True))
-    return RingRound(carried, hop_s, 2 * (n - 1) / n * around_s)
+    stalls_s = 0.0
+    if shares is not None and n >= WALKED_FROM:
+        blocks = vector_bytes * np.array(shares)
+        stalls_s = _stalls_s(blocks, chunk_bytes, np.array(hop_bytes_per_s), np.array(hop_latency_s), max(hop_s))
+    return RingRound(carried, hop_s, 2 * (n - 1) / n * around_s, stalls_s)
+
+
+def _stalls_s(blocks: Floats, chunk_bytes: float, rates: Floats, latency_s: Floats, sending_s: float) -> float:
+    """Return by how much later than `sending_s` the last of blocks of so many bytes has arrived.
+
+    In its step k member i sends block i − k. It begins when it has sent the one before and the first chunk has come
+    from the member before it, and ends no sooner than a chunk's time after the last one has come.
+    """
+    count = len(blocks)
+    member = np.arange(count)
+    sent_s = first_s = last_s = np.zeros(count)
+    for step in range(2 * (count - 1)):
+        n_bytes = blocks[(member - step) % count]
+        chunk_s = np.minimum(chunk_bytes, n_bytes) / rates
+        began_s = np.maximum(sent_s, np.roll(first_s, 1))
+        sent_s = np.maximum(began_s + n_bytes / rates, np.roll(last_s, 1) + (chunk_s if step else 0.0))
+        first_s, last_s = began_s + chunk_s + latency_s, sent_s + latency_s
+    return max(0.0, float(last_s.max()) - sending_s)

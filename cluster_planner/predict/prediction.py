@@ -205,9 +205,10 @@ def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
         return None
     busy_s, latency_s, _ = _by_pair(exchanges)
     sending_s = max(max(exchange.sending_s for exchange in exchanges), float(busy_s.max()))
+    done_s = max(max(one.sending_s + one.stalls_s for one in exchanges), float((busy_s + latency_s).max()))
     return RoundTimes(
         sending_s,
-        max(0.0, float((busy_s + latency_s).max()) - sending_s),
+        max(0.0, done_s - sending_s),
         max(exchange.way_s for exchange in exchanges),
     )
 

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravnest_errors import InvalidInput
-from ring_timing.division import Division, RingLinks, direct_is_faster, divide, ring_round, shares_that_pay
+from ring_timing.division import (
+    WALKED_FROM,
+    Division,
+    RingLinks,
+    direct_is_faster,
+    divide,
+    ring_round,
+    shares_that_pay,
+)
 from ring_timing.layout import chunk_elements_for
 from ring_timing.shares import round_s, shares_from_hops
 
@@ -80,7 +88,7 @@ def test_unequal_blocks_always_pay(rates, latency_s, vector_bytes, chunk_bytes):
     hops = rates, [latency_s] * len(rates)
     shares = shares_that_pay(vector_bytes, chunk_bytes, *hops)
     taken = [ring_round(vector_bytes, chunk_bytes, blocks, *hops) for blocks in (None, shares, shares_from_hops(rates))]
-    equal, chosen, unequal = (max(once.sending_s, once.way_s) for once in taken)
+    equal, chosen, unequal = (once.takes_s for once in taken)
     assert chosen == min(equal, unequal)
     assert taken[1].sending_s == pytest.approx(round_s(vector_bytes, rates, shares))
 
@@ -89,3 +97,24 @@ def test_a_round_without_limits_takes_its_latencies():
     once = ring_round(1e6, 1e4, None, [math.inf] * 4, [0.1] * 4)
     assert once.sending_s == 0.0
     assert once.way_s == pytest.approx(6 * 0.1)
+
+
+def test_in_a_large_ring_hops_wait_for_large_blocks_and_in_equal_blocks_for_nothing():
+    """Two hops in a row are slow, so one block is large; all others wait for it to come around."""
+    rates = [1e6, 1e6, *[1e7] * (WALKED_FROM - 2)]
+    shares = shares_from_hops(rates)
+    given = 1e8, 1e4, shares, rates, [0.01] * WALKED_FROM
+    once = ring_round(*given)
+    assert once.stalls_s > 0.01
+    assert once.takes_s == once.sending_s + once.stalls_s
+    assert ring_round(*given[:2], None, *given[3:]).stalls_s == 0
+    equal = ring_round(*given[:2], [1 / WALKED_FROM] * WALKED_FROM, *given[3:])
+    assert equal.sending_s <= equal.takes_s < 1.02 * equal.sending_s
+    assert ring_round(1e8, 1e4, shares[:-1], rates[:-1], [0.01] * (WALKED_FROM - 1)).stalls_s == 0
+
+
+def test_nobody_waits_longer_than_for_blocks_that_go_around_one_after_another():
+    rates = [1e6 * (1 + 3 * (i % 5)) for i in range(40)]
+    once = ring_round(1e8, 1e5, shares_from_hops(rates), rates, [0.02] * 40)
+    largest = max(shares_from_hops(rates)) * 1e8
+    assert 0.02 <= once.stalls_s <= 2 * 39 * (largest / min(rates) + 0.02)

@@ -223,6 +223,25 @@ def test_a_prediction_does_not_spare_hops_that_a_run_does_not() -> None:
     assert measured == pytest.approx(predicted.samples_per_s, rel=0.05)
 
 
+def test_a_large_ring_of_unequal_blocks_takes_as_long_in_the_simulation_as_was_predicted() -> None:
+    """Hops wait for large blocks, which only a walk of the ring knows."""
+    draw = random.Random(1)
+    plan = with_uplinks(averaging_plan(20, 2.5e6, 4_000_000), [2.5e6 * draw.lognormvariate(0, 0.6) for _ in range(20)])
+    quick = tuple(replace(node, flops_per_s=1e12) for node in plan.fleet.nodes)
+    plan = replace(plan, fleet=replace(plan.fleet, nodes=quick))
+    (ring,) = fleet_of_plan(plan).rings
+    assert ring.shares is not None
+    predicted = predict(plan.fleet, SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings).prediction
+    exchange = exchange_of(plan.fleet, [f"n{i}" for i in range(20)], ring.elements, ring.element_bytes)
+    assert exchange.stalls_s > 0.04 * exchange.sending_s
+    assert predicted.averaging_s == pytest.approx(exchange.sending_s + exchange.stalls_s)
+    virtual = VirtualRun(fleet_of_plan(plan), traced=False)
+    virtual.run(stop_samples=25_000)
+    first, *_, last = virtual.rounds.committed_s
+    measured = plan.workload.average_every * (len(virtual.rounds.committed_s) - 1) / (last - first)
+    assert measured == pytest.approx(predicted.samples_per_s, rel=0.02)
+
+
 def test_a_robust_average_takes_as_long_in_the_simulation_as_was_predicted() -> None:
     plan = averaging_plan(5, 2.5e6, 2_000_000)
     quick = tuple(replace(node, flops_per_s=1e12) for node in plan.fleet.nodes)
