@@ -18,22 +18,20 @@ the same time, so the round is a closed line of stations: its cycle time is that
 piece's way around (measured in experiments/scale, part `rings`).
 
 That is so with equal blocks. Where blocks are unequal, the busiest hop also waits, with nothing to send, while a large
-block is on a hop before it. So rings of WALKED_FROM members and more are walked, block by block (`_stalls_s`). In
+block is on a hop before it. So rings of WALKED_FROM members and more are walked, block by block (`_walked_s`). In
 smaller ones the wait is a few hundredths of a round, and searches compare thousands of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ravnest_errors import InvalidInput
 from ring_timing.groups import LEAST_GAIN, PairLink, best_groups
 from ring_timing.layout import chunk_elements_for
 from ring_timing.shares import hop_bytes, shares_from_hops
-
-Floats = NDArray[np.float64]
 
 UNKNOWN_LATENCY_S = 3e-4
 UNKNOWN_BYTES_PER_S = 5e8
@@ -191,24 +189,31 @@ def ring_round(
     hop_s = tuple(sent / rate for sent, rate in zip(carried, hop_bytes_per_s, strict=True))
     stalls_s = 0.0
     if shares is not None and n >= WALKED_FROM:
-        blocks = vector_bytes * np.array(shares)
-        stalls_s = _stalls_s(blocks, chunk_bytes, np.array(hop_bytes_per_s), np.array(hop_latency_s), max(hop_s))
+        blocks = tuple(vector_bytes * share for share in shares)
+        walked_s = _walked_s(blocks, chunk_bytes, tuple(hop_bytes_per_s), tuple(hop_latency_s))
+        stalls_s = max(0.0, walked_s - max(hop_s))
     return RingRound(carried, hop_s, 2 * (n - 1) / n * around_s, stalls_s)
 
 
-def _stalls_s(blocks: Floats, chunk_bytes: float, rates: Floats, latency_s: Floats, sending_s: float) -> float:
-    """Return by how much later than `sending_s` the last of blocks of so many bytes has arrived.
+@lru_cache(maxsize=4096)  # asked for twice of each ring: whether its blocks pay, and how long they take
+def _walked_s(
+    block_bytes: tuple[float, ...], chunk_bytes: float, hop_bytes_per_s: tuple[float, ...], latency_s: tuple[float, ...]
+) -> float:
+    """Return when the last of blocks of so many bytes has arrived.
 
-    In its step k member i sends block i − k. It begins when it has sent the one before and the first chunk has come
-    from the member before it, and ends no sooner than a chunk's time after the last one has come.
+    Block b is sent by member b + k in step k. That begins when the member has sent block b + 1, as its step before, and
+    the first chunk has come from the member before it, and ends no sooner than a chunk's time after the last one has
+    come.
     """
+    blocks, rates = np.array(block_bytes), np.array(hop_bytes_per_s)
     count = len(blocks)
-    member = np.arange(count)
+    steps = np.arange(2 * (count - 1))[:, None]
+    senders = (np.arange(count) + steps) % count
+    block_s, chunk_s = blocks / rates[senders], np.minimum(chunk_bytes, blocks) / rates[senders]
+    after, late_s = np.roll(np.arange(count), -1), np.array(latency_s)[senders]
     sent_s = first_s = last_s = np.zeros(count)
-    for step in range(2 * (count - 1)):
-        n_bytes = blocks[(member - step) % count]
-        chunk_s = np.minimum(chunk_bytes, n_bytes) / rates
-        began_s = np.maximum(sent_s, np.roll(first_s, 1))
-        sent_s = np.maximum(began_s + n_bytes / rates, np.roll(last_s, 1) + (chunk_s if step else 0.0))
-        first_s, last_s = began_s + chunk_s + latency_s, sent_s + latency_s
-    return max(0.0, float(last_s.max()) - sending_s)
+    for step in range(len(steps)):
+        began_s = np.maximum(sent_s[after], first_s)
+        sent_s = np.maximum(began_s + block_s[step], last_s + chunk_s[step])
+        first_s, last_s = began_s + chunk_s[step] + late_s[step], sent_s + late_s[step]
+    return float(last_s.max())
