@@ -26,8 +26,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numpy as np
-
 from ravnest_errors import InvalidInput
 from ring_timing.groups import LEAST_GAIN, PairLink, best_groups
 from ring_timing.layout import chunk_elements_for
@@ -205,15 +203,14 @@ def _walked_s(
     the first chunk has come from the member before it, and ends no sooner than a chunk's time after the last one has
     come.
     """
-    blocks, rates = np.array(block_bytes), np.array(hop_bytes_per_s)
-    count = len(blocks)
-    steps = np.arange(2 * (count - 1))[:, None]
-    senders = (np.arange(count) + steps) % count
-    block_s, chunk_s = blocks / rates[senders], np.minimum(chunk_bytes, blocks) / rates[senders]
-    after, late_s = np.roll(np.arange(count), -1), np.array(latency_s)[senders]
-    sent_s = first_s = last_s = np.zeros(count)
-    for step in range(len(steps)):
-        began_s = np.maximum(sent_s[after], first_s)
-        sent_s = np.maximum(began_s + block_s[step], last_s + chunk_s[step])
-        first_s, last_s = began_s + chunk_s[step] + late_s[step], sent_s + late_s[step]
-    return float(last_s.max())
+    count = len(block_bytes)
+    sent_s, first_s, last_s = [0.0] * count, [0.0] * count, [0.0] * count
+    for step in range(2 * (count - 1)):
+        before_s = [*sent_s[1:], sent_s[0]]
+        for block, n_bytes in enumerate(block_bytes):
+            hop = (block + step) % count
+            rate, late_s = hop_bytes_per_s[hop], latency_s[hop]
+            began_s, chunk_s = max(before_s[block], first_s[block]), min(chunk_bytes, n_bytes) / rate
+            sent_s[block] = ended_s = max(began_s + n_bytes / rate, last_s[block] + chunk_s)
+            first_s[block], last_s[block] = began_s + chunk_s + late_s, ended_s + late_s
+    return max(last_s)
