@@ -6,7 +6,16 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.wire import averaging, bottlenecks, cuts, entropy, slow_links, tried_cuts, tried_rounds
+from experiments.wire import (
+    averaging,
+    bottlenecks,
+    cuts,
+    entropy,
+    slow_links,
+    tried_bottlenecks,
+    tried_cuts,
+    tried_rounds,
+)
 
 TITLE = "Shorter forms on the wire"
 INTRO = (
@@ -20,6 +29,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "averaging": averaging.run,
     "entropy": entropy.run,
     "tried_cuts": tried_cuts.run,
+    "tried_bottlenecks": tried_bottlenecks.run,
     "tried_rounds": tried_rounds.run,
 }
 

@@ -1,9 +1,9 @@
 """Four stages on uplinks of 5 Mbit/s, rehearsed: how much faster they train when less crosses their cuts.
 
-In: the GPT of part `cuts`, with or without the bottlenecks of part `bottlenecks`. Out: samples/s as planned, under the
-virtual clock, and rehearsed with real processes on imitated links, beside what each form costs in learning. The nodes
-are as fast as GPUs, so that links alone set the pace. A rehearsal goes on at a fraction of the speed: then this machine
-computes in less time than the imitated links take, though in more than the imitated nodes would.
+In: the GPT of part `cuts`, with or without bottlenecks, and the one of rereading.py. Out: samples/s as planned, under
+the virtual clock, and rehearsed with real processes on imitated links, beside what each form costs in learning. The
+nodes are as fast as GPUs, so that links alone set the pace. A rehearsal goes on at a fraction of the speed: then this
+machine computes in less time than the imitated links take, though in more than the imitated nodes would.
 """
 
 import json
@@ -34,22 +34,24 @@ from cluster_planner import (
 from experiments.fidelity.achieved import Achieved, of_rehearsal
 from experiments.fidelity.measure import rehearsal_of
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
-from experiments.wire.bottlenecks import NARROWINGS, Narrowing
 from experiments.wire.cuts import MOST
+from experiments.wire.tried_bottlenecks import BLOCKS as STAGES
+from experiments.wire.tried_bottlenecks import CONTEXT, FEATURES, HEADS, WAYS, Narrow
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data
 from ravnest.planning.workload import workload
 from ravnest.simulator import simulate
 
 BASE, TASK = "int8", "characters"
-FORMS: Mapping[str, Narrowing] = {
-    BASE: Narrowing(1, "int8"),
-    "int4": Narrowing(1, "int4"),
-    **{name: NARROWINGS[name] for name in ("a quarter, int8", "an eighth, int8")},
-    "an eighth, int4": Narrowing(8, "int4"),
+REREADS = "14 of 64, int4, rereads"
+FORMS: Mapping[str, Narrow] = {
+    BASE: Narrow(wire="int8"),
+    "int4": Narrow(wire="int4"),
+    "a quarter, int8": Narrow(16, "int8"),
+    "an eighth, int8": Narrow(8, "int8"),
+    REREADS: WAYS[REREADS],
 }
 TIMES_FASTER, WITHIN = 8.0, 0.1
-STAGES, WIDTH, CONTEXT = 4, 64, 32
 UNIT, NARROW_UNIT = ".perceptron.2", ".bottleneck.down"
 """What the last unit of a block is called, and of one with a bottleneck the last before the cut, at their end."""
 MICRO_BATCH, UPDATE_EVERY = 16, 8
@@ -85,7 +87,7 @@ class Row:
 
 def run(*, quick: bool) -> Part:
     """Plan, simulate and rehearse with each form, or with `quick` with two of them."""
-    forms = [BASE, "an eighth, int8"] if quick else list(FORMS)
+    forms = [BASE, REREADS] if quick else list(FORMS)
     extent = Extent(seconds=12.0, speed=0.25, round_updates=1) if quick else Extent()
     rows = []
     with TemporaryDirectory(prefix="slow-links-") as name:
@@ -98,11 +100,15 @@ def run(*, quick: bool) -> Part:
     return part_of(rows, losses_above(json.loads(RESULT.read_text(encoding="utf-8"))), extent)
 
 
-def plan_of(form: Narrowing, job_file: Path, extent: Extent) -> Plan:
+def plan_of(form: Narrow, job_file: Path, extent: Extent) -> Plan:
     """A block to each stage; the window and the prediction are the planner's. `job_file` need not be there."""
     job = _job(form, extent)
     costs, work = capture_job(job, job_file, load_data(job, job_file)).costs, workload(job)
-    ends = [i + 1 for i, unit in enumerate(costs.units) if unit.name.endswith(NARROW_UNIT if form.times > 1 else UNIT)]
+    ends = [
+        i + 1
+        for i, unit in enumerate(costs.units)
+        if unit.name.endswith(NARROW_UNIT if form.width < FEATURES else UNIT)
+    ]
     at = list(pairwise([0, *ends[: STAGES - 1], len(costs.units)]))
     stages = tuple(Stage(f"n{number}", units) for number, units in enumerate(at))
     fleet = _fleet([stage.node for stage in stages])
@@ -142,8 +148,9 @@ def _fleet(names: Sequence[str]) -> Fleet:
 
 
 def losses_above(document: Mapping[str, Any]) -> dict[str, float]:
-    """By form: how much higher than float32 it ends on characters, as parts `cuts` and `bottlenecks` have measured."""
-    tables = [document["parts"][name]["tables"][0] for name in ("cuts", "bottlenecks")]
+    """By form: how much higher than float32 it ends on characters, as other parts have measured it."""
+    parts = [document["parts"].get(name) for name in ("cuts", "bottlenecks", "tried_bottlenecks")]
+    tables = [part["tables"][0] for part in parts if part is not None]
     return {row[1]: row[4] for table in tables for row in table["rows"] if row[0] == TASK}
 
 
@@ -201,13 +208,13 @@ def part_of(rows: Sequence[Row], above: Mapping[str, float], extent: Extent) -> 
             )
         ],
         [
-            f"GPT {STAGES}x{WIDTH}, windows of {CONTEXT}, micro-batches of {MICRO_BATCH}, {UPDATE_EVERY} an update, "
+            f"GPT {STAGES}x{FEATURES}, windows of {CONTEXT}, micro-batches of {MICRO_BATCH}, {UPDATE_EVERY} an update, "
             f"staleness of 1 at most. Nodes of {FLOPS_PER_S / 1e12:g} TFLOP/s, {8e-6 * UP_BYTES_PER_S:g} Mbit/s up and "
             f"{8e-6 * DOWN_BYTES_PER_S:g} down, {1e3 * LATENCY_S:g} ms one way; a block to each stage. Each "
             f"form is rehearsed for {extent.seconds:g} s at {extent.speed:g} of the speed, and simulated for "
             f"{SIMULATED_S:g} virtual seconds. The last column has what this machine computes, which takes longer than "
-            "the imitated nodes would. What a form costs in learning is from parts cuts and bottlenecks, where it was "
-            "measured.",
+            "the imitated nodes would. What a form costs in learning is from parts cuts, bottlenecks and "
+            "tried_bottlenecks, as far as they were measured.",
         ],
     )
 
@@ -223,18 +230,18 @@ def _fastest(name: str, which: str, times: Mapping[str, float]) -> Claim:
     )
 
 
-def _job(form: Narrowing, extent: Extent) -> Job:
-    model: dict[str, object] = {
-        "factory": "examples.home.model:gpt",
-        "args": {"vocab": 97, "layers": STAGES, "width": WIDTH, "heads": WIDTH // 16, "context": CONTEXT},
-    }
-    if form.times > 1:
-        narrow = {"features": WIDTH, "width": WIDTH // form.times}
+def _job(form: Narrow, extent: Extent) -> Job:
+    example = "experiments.wire.rereading" if form.rereads else "examples.home.model"
+    sizes = {"vocab": 97, "layers": STAGES, "width": FEATURES, "heads": HEADS, "context": CONTEXT}
+    model: dict[str, object] = {"factory": f"{example}:gpt", "args": sizes}
+    if form.width < FEATURES:
+        narrow = {"features": FEATURES, "width": form.width}
         model["bottlenecks"] = [{"after": f"blocks.{number}", **narrow} for number in range(STAGES - 1)]
+    data = "experiments.wire.rereading:text" if form.rereads else "examples.home.data:pydoc_text"
     return job_from_mapping(
         {
             "model": model,
-            "data": {"factory": "examples.home.data:pydoc_text", "args": {"context": CONTEXT}},
+            "data": {"factory": data, "args": {"context": CONTEXT}},
             "loss": "cross_entropy",
             "micro_batch": MICRO_BATCH,
             "update_every": UPDATE_EVERY,

@@ -7,6 +7,7 @@ import pytest
 from experiments.wire import averaging, tried_rounds
 from experiments.wire.__main__ import PARTS, main
 from experiments.wire.bottlenecks import NARROWINGS
+from experiments.wire.tried_bottlenecks import WAYS as NARROW_WAYS
 from experiments.wire.tried_cuts import PAIRS
 from experiments.wire.tried_rounds import WAYS
 from tests.support.experiments import check_form, claims_of, run_quick
@@ -27,6 +28,7 @@ def test_all_parts_run_and_judge_every_form(tmp_path: Path, monkeypatch: pytest.
         "averaging": {"bfloat16", "int8", "int4", "sparse"},
         "entropy": {"saves", "pays"},
         "tried_cuts": {name for name in PAIRS if name != "float32" and "rank" not in name},
+        "tried_bottlenecks": {name for name in NARROW_WAYS if name != "float32"},
         "tried_rounds": {name for name in WAYS if name != "float32"},
     }
     for part in (document["parts"][name] for name in ("cuts", "bottlenecks", "averaging")):

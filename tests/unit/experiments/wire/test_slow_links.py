@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.fidelity.achieved import Achieved, StageAchieved
-from experiments.wire.slow_links import BASE, FORMS, Extent, Row, losses_above, part_of, plan_of
+from experiments.wire.slow_links import BASE, FORMS, REREADS, Extent, Row, losses_above, part_of, plan_of
 from ravnest.simulator import simulate
 
 EXTENT = Extent()
@@ -12,7 +12,7 @@ EXTENT = Extent()
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     job_file = tmp_path_factory.mktemp("slow_links") / "job.yaml"
-    return {form: plan_of(FORMS[form], job_file, EXTENT) for form in (BASE, "an eighth, int8")}
+    return {form: plan_of(FORMS[form], job_file, EXTENT) for form in (BASE, "an eighth, int8", REREADS)}
 
 
 def test_stages_are_cut_behind_blocks_and_where_a_bottleneck_is_narrow(plans):
@@ -23,6 +23,8 @@ def test_stages_are_cut_behind_blocks_and_where_a_bottleneck_is_narrow(plans):
     assert [unit.name for unit in ends[BASE]] == [f"blocks.{number}.perceptron.2" for number in range(3)]
     assert {unit.boundary_bytes for unit in ends[BASE]} == {4 * 32 * 64}
     assert {unit.boundary_bytes for unit in ends["an eighth, int8"]} == {4 * 32 * 8}
+    assert {unit.boundary_bytes for unit in ends[REREADS]} == {4 * 32 * 14 + 32}  # and an id for each, of a byte
+    assert {unit.boundary_gradient_bytes for unit in ends[REREADS]} == {4 * 32 * 14}
 
 
 def test_an_uplink_of_5_mbit_sets_the_pace_and_the_simulator_agrees(plans):
@@ -41,7 +43,7 @@ def test_of_forms_within_one_percent_and_of_all_the_fastest_is_judged(plans):
         return Row(form, plan, rate, Achieved(rate, None, stages))
 
     above = {BASE: 0.0, "int4": 0.009, "an eighth, int8": 0.084}
-    rows = [row(BASE, 1.0), row("int4", 1.9), row("an eighth, int8", 7.9), row("an eighth, int4", 15.0)]
+    rows = [row(BASE, 1.0), row("int4", 1.9), row("an eighth, int8", 7.9), row(REREADS, 15.0)]
     part = part_of(rows, above, EXTENT)
     claims = {claim.name: claim for claim in part.claims}
     assert {name: claim.held for name, claim in claims.items()} == {

@@ -1,0 +1,79 @@
+"""A GPT whose stages read the characters again behind each cut: what a narrow cut need not carry then.
+
+In: token ids (B, T), which cross all cuts as they are: a byte each, where the data set has them so. Out: logits. Most
+of what a stream of features says is which character is where, and a stage can look that up in a table of its own. So a
+bottleneck (ravnest/splitting/bottlenecks.py) passes on only the rest. All of it is code of a model, which a job names
+like any other.
+"""
+
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from examples.home.data import pydoc_text
+from examples.home.model import GPT
+
+ID_BITS = 8
+START_STD = 0.1
+"""Of the tables, as of the GPT's own."""
+
+
+class RereadingGPT(GPT):
+    """Behind each block but the last it adds what a table of that place says of tokens and positions."""
+
+    def __init__(self, vocab: int, layers: int, width: int, heads: int, context: int) -> None:
+        super().__init__(vocab, layers, width, heads, context, dropout=0.0)
+        self.again = nn.ModuleList(Table(vocab, context, width) for _ in range(layers - 1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) whole numbers of any type to (B, T, V)."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        stream = self.token(tokens.long()) + self.position(positions)
+        for block, known in zip(self.blocks, [*self.again, None], strict=True):
+            stream = block(stream)
+            if known is not None:
+                stream = stream + known(tokens)
+        logits: Tensor = self.head(self.norm(stream))
+        return logits
+
+
+class Table(nn.Module):
+    """What a stage knows of tokens and positions by itself: (B, T) to (B, T, C)."""
+
+    def __init__(self, vocab: int, context: int, width: int) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        for embedding in (self.token, self.position):
+            nn.init.normal_(embedding.weight, std=START_STD)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        known: Tensor = self.token(tokens.long()) + self.position(positions)
+        return known
+
+
+class Bytes(Dataset[tuple[Tensor, Tensor]]):
+    """Samples whose inputs are ids of one byte."""
+
+    def __init__(self, samples: Dataset[tuple[Tensor, Tensor]]) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, target = self._samples[index]
+        return inputs.to(torch.uint8), target
+
+
+def text(context: int) -> SimpleNamespace:
+    """The factory of a job's data: that of examples/home, in bytes."""
+    made = pydoc_text(context)
+    return SimpleNamespace(train=Bytes(made.train), held_out=Bytes(made.held_out), baselines=made.baselines)
+
+
+def gpt(vocab: int, layers: int, width: int, heads: int, context: int) -> RereadingGPT:
+    """The factory of a job's model."""
+    return RereadingGPT(vocab, layers, width, heads, context)

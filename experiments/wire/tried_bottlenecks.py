@@ -1,0 +1,99 @@
+"""Bottlenecks whose stages read the characters again, and bottlenecks on one subspace: what a GPT learns with them.
+
+In: the GPT of part `bottlenecks`, with the same seeds and batches, or the one of rereading.py. Out: held-out losses.
+What crosses a bottleneck is packed and unpacked by the stage's own code, in one plain loop without staleness; ids cross
+as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from experiments.harness.report import ROOT, Part
+from experiments.pipeline.tasks import Characters, Task
+from experiments.wire.bottlenecks import CUTS
+from experiments.wire.cuts import LEAST_RATIO, MOST, as_form, cut, size_of, trained
+from experiments.wire.forms import EXACT, RATIOS, losses_of, part_of
+from experiments.wire.rereading import ID_BITS, RereadingGPT
+from ravnest.splitting.bottlenecks import CHILD, insert_bottlenecks
+from ravnest.training.precision import WireName
+
+FEATURES, BLOCKS, HEADS, CONTEXT = 64, 4, 4, 32
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A bottleneck of `width` of FEATURES features at each cut, and the form in which they cross."""
+
+    width: int = FEATURES
+    """FEATURES: no bottleneck."""
+    wire: WireName = "float32"
+    alike: bool = False
+    """All of them begin as the projection on one subspace, and not each on another."""
+    rereads: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes than float32 without a bottleneck, both ways together."""
+        each = 32 / RATIOS[self.wire]
+        return 2 * 32 * FEATURES / (2 * self.width * each + (ID_BITS if self.rereads else 0))
+
+
+WAYS: Mapping[str, Narrow] = {
+    EXACT: Narrow(),
+    "a quarter, alike": Narrow(16, alike=True),
+    "none, rereads": Narrow(rereads=True),
+    "14 of 64, int4, rereads": Narrow(14, "int4", rereads=True),
+    "14 of 64, int4, alike, rereads": Narrow(14, "int4", alike=True, rereads=True),
+    "6 of 64, int4, alike, rereads": Narrow(6, "int4", alike=True, rereads=True),
+}
+
+
+def run(*, quick: bool) -> Part:
+    """Train in each way, with the same seeds."""
+    name, size = "characters", size_of(quick=False)
+    task, updates, seeds = size.tasks[name], size.updates[name], size.seeds
+    if quick:
+        task, updates, seeds = Characters(ROOT / "README.md", BLOCKS, FEATURES, CONTEXT, 4), 2, seeds[:1]
+
+    def train(_: str, task: Task, way: str, seed: int) -> float:
+        model = model_of(task.model(seed), WAYS[way], seed)
+        narrow = [] if WAYS[way].width == FEATURES else [f"{block}.{CHILD}.down" for block in CUTS[name][0]]
+        cuts = cut([model.get_submodule(one) for one in narrow], as_form(WAYS[way].wire))
+        return trained(task, model, cuts, seed, updates)
+
+    return part_of(
+        "tried_bottlenecks",
+        "Across cuts, through bottlenecks behind which stages read the characters again",
+        losses_of({name: task}, list(WAYS), train, seeds),
+        most=MOST,
+        least_ratio=LEAST_RATIO,
+        notes=[
+            f"{task.name}; {updates} updates; {len(seeds)} seeds; as in part bottlenecks. Rereads: ids cross the cuts, "
+            "too, a byte each on its way forth, and each stage adds an embedding of its own of token and position. "
+            "Alike: all bottlenecks begin as the projection on one random subspace.",
+        ],
+        ratios={name: way.ratio for name, way in WAYS.items()},
+    )
+
+
+def model_of(plain: nn.Module, way: Narrow, seed: int) -> nn.Module:
+    """The model that is trained in a way, with the initial weights of `plain` where it has the same ones."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = plain
+        if way.rereads:
+            model = RereadingGPT(plain.get_parameter("token.weight").shape[0], BLOCKS, FEATURES, HEADS, CONTEXT)
+            model.load_state_dict(plain.state_dict(), strict=False)
+        if way.width < FEATURES:
+            names = CUTS["characters"][0]
+            insert_bottlenecks(
+                model, [{"after": name, "features": FEATURES, "width": way.width, "dim": -1} for name in names]
+            )
+            if way.alike:
+                first, *others = (model.get_submodule(f"{name}.{CHILD}") for name in names)
+                for other in others:
+                    other.load_state_dict(first.state_dict())
+    return model
