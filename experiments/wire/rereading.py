@@ -7,25 +7,35 @@ like any other.
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from examples.home.data import pydoc_text
-from examples.home.model import GPT
+from experiments.harness.report import ROOT
+from ravnest.factories import FactoryConfig, call
 
 ID_BITS = 8
 START_STD = 0.1
 """Of the tables, as of the GPT's own."""
 
 
-class RereadingGPT(GPT):
-    """Behind each block but the last it adds what a table of that place says of tokens and positions."""
+class RereadingGPT(nn.Module):
+    """The GPT of examples/home, to whose stream each block but the last adds what a table of that place says of tokens
+    and positions. Its own weights keep their names.
+    """
 
-    def __init__(self, vocab: int, layers: int, width: int, heads: int, context: int) -> None:
-        super().__init__(vocab, layers, width, heads, context, dropout=0.0)
-        self.again = nn.ModuleList(Table(vocab, context, width) for _ in range(layers - 1))
+    def __init__(self, gpt: nn.Module) -> None:
+        super().__init__()
+        self.token, self.position = gpt.get_submodule("token"), gpt.get_submodule("position")
+        blocks = gpt.get_submodule("blocks")
+        assert isinstance(blocks, nn.ModuleList)
+        self.blocks = blocks
+        self.norm, self.head = gpt.get_submodule("norm"), gpt.get_submodule("head")
+        vocab, width = gpt.get_parameter("token.weight").shape
+        context, _ = gpt.get_parameter("position.weight").shape
+        self.again = nn.ModuleList(Table(vocab, context, width) for _ in blocks[:-1])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) whole numbers of any type to (B, T, V)."""
@@ -70,10 +80,14 @@ class Bytes(Dataset[tuple[Tensor, Tensor]]):
 
 def text(context: int) -> SimpleNamespace:
     """The factory of a job's data: that of examples/home, in bytes."""
-    made = pydoc_text(context)
+    made = _made("examples.home.data:pydoc_text", context=context)
     return SimpleNamespace(train=Bytes(made.train), held_out=Bytes(made.held_out), baselines=made.baselines)
 
 
-def gpt(vocab: int, layers: int, width: int, heads: int, context: int) -> RereadingGPT:
-    """The factory of a job's model."""
-    return RereadingGPT(vocab, layers, width, heads, context)
+def gpt(**sizes: int) -> RereadingGPT:
+    """The factory of a job's model; the sizes are those of examples/home."""
+    return RereadingGPT(_made("examples.home.model:gpt", **sizes))
+
+
+def _made(factory: str, **arguments: int) -> Any:
+    return call(FactoryConfig.model_validate({"factory": factory, "args": arguments}), [ROOT])

@@ -85,8 +85,7 @@ def model_of(plain: nn.Module, way: Narrow, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         model = plain
         if way.rereads:
-            model = RereadingGPT(plain.get_parameter("token.weight").shape[0], BLOCKS, FEATURES, HEADS, CONTEXT)
-            model.load_state_dict(plain.state_dict(), strict=False)
+            model = RereadingGPT(plain)
         if way.width < FEATURES:
             names = CUTS["characters"][0]
             insert_bottlenecks(
