@@ -87,12 +87,8 @@ def model_of(plain: nn.Module, way: Narrow, seed: int) -> nn.Module:
         if way.rereads:
             model = RereadingGPT(plain)
         if way.width < FEATURES:
-            names = CUTS["characters"][0]
-            insert_bottlenecks(
-                model, [{"after": name, "features": FEATURES, "width": way.width, "dim": -1} for name in names]
-            )
-            if way.alike:
-                first, *others = (model.get_submodule(f"{name}.{CHILD}") for name in names)
-                for other in others:
-                    other.load_state_dict(first.state_dict())
+            narrow = {"features": FEATURES, "width": way.width, "dim": -1}
+            every = [{"after": name, **narrow} for name in CUTS["characters"][0]]
+            for together in [every] if way.alike else [[one] for one in every]:  # those of a job are alike
+                insert_bottlenecks(model, together)
     return model

@@ -81,17 +81,23 @@ def insert_bottlenecks(model: nn.Module, bottlenecks: Sequence[Mapping[str, Any]
     """Narrow the outputs of modules of `model`, in place.
 
     Each of `bottlenecks` has `after` (the name of a module, or a pattern of which each part between dots may have `*`),
-    `features`, `width` and `dim`. Raises InvalidInput at `model.bottlenecks` where no module has such a name, where one
-    has no output of its own, or is named twice.
+    `features`, `width` and `dim`. Those that are alike in the last three begin as the projection on one subspace: what
+    one lets through, the others of the same stream do, too (decision 244). Raises InvalidInput at `model.bottlenecks`
+    where no module has such a name, where one has no output of its own, or is named twice.
     """
-    modules = dict(model.named_modules())
+    modules, first = dict(model.named_modules()), dict[tuple[int, int, int], Bottleneck]()
     for index, one in enumerate(bottlenecks):
         key = f"model.bottlenecks[{index}].after"
         found = [name for name in modules if name and _matches(name, one["after"])]
         if not found:
             raise InvalidInput(f"{one['after']!r} is the name of no module of the model", key=key)
         for name in found:
-            _insert(modules[name], name, Bottleneck(one["features"], one["width"], one["dim"]), key)
+            size = one["features"], one["width"], one["dim"]
+            bottleneck = Bottleneck(*size)
+            with torch.no_grad():
+                bottleneck.down.weight.copy_(first.setdefault(size, bottleneck).down.weight)
+                bottleneck.up.weight.copy_(bottleneck.down.weight.T)
+            _insert(modules[name], name, bottleneck, key)
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -59,6 +59,19 @@ def test_it_begins_as_a_projection_and_its_weights_can_be_made_one_by_one() -> N
     assert torch.equal(up, down.T)
 
 
+def test_those_of_one_size_begin_on_one_subspace_also_where_a_stage_makes_its_weights_alone() -> None:
+    def make() -> nn.Module:
+        return narrowed({**NARROW, "after": "blocks.[012]"}, {**NARROW, "after": "norm", "width": 3})
+
+    recorded = record(make, 0)
+    for weights in (initial_weights(make, 0), recorded.make(0)):
+        first, *others = (weights[f"blocks.{block}.bottleneck.down.weight"] for block in range(BLOCKS))
+        assert all(torch.equal(first, other) for other in others)
+        assert weights["norm.bottleneck.down.weight"].shape == (3, WIDTH)
+    last = "blocks.2.bottleneck.down.weight"
+    assert torch.equal(recorded.only([last]).make(0)[last], recorded.make(0)[last])
+
+
 def test_channels_of_images_and_the_last_child_of_a_sequential_and_the_first_of_a_tuple() -> None:
     images = torch.randn(2, 1, 6, 6)
     model = narrowed({"after": "stem", "features": 6, "width": 1, "dim": 1}, make=CNN).eval()
