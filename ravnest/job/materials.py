@@ -21,7 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from cluster_planner import Plan, format_count
+from cluster_planner import Plan
 from ravnest.errors import InvalidInput, ModelNotSplittable, naming
 from ravnest.factories import FactoryConfig, call, resolve, user_code
 from ravnest.job.config import MOST_WORKERS, Job
@@ -179,24 +179,16 @@ def total_samples(job: Job, dataset_size: int, job_file: str | Path) -> int | No
 
 def check_shares(job: Job, job_file: str | Path, plan: Plan, train: SampleSet) -> None:
     """Raises InvalidInput where some cluster's part of the training set is less than one micro-batch, or its updates
-    leave nothing to decay over after the warm-up, or where training ends in the middle of every cluster's warm-up.
+    leave nothing to decay over after the warm-up.
     """
-    total, schedule, most = total_samples(job, len(train), job_file), job.optimizer.schedule, 0
+    total = total_samples(job, len(train), job_file)
     with naming(job_file):
         for cluster in plan.clusters:
             begin, end = share = plan.share(cluster.name)
             sampler_of(train, job.seed, share, job.micro_batch)
             if total is not None:
                 updates = expected_updates(total * (end - begin), job.micro_batch, job.update_every)
-                lr_ratio(schedule, 0, updates)
-                most = max(most, updates)
-        if total is not None and most < schedule.warmup_updates:
-            raise InvalidInput(
-                f"{schedule.warmup_updates} warm-up updates: none of the plan's"
-                f" {format_count(len(plan.clusters), 'cluster')} is expected to make more than {most}",
-                key="optimizer.schedule.warmup_updates",
-                hint="a shorter one, or a later `stop`",
-            )
+                lr_ratio(job.optimizer.schedule, 0, updates)
 
 
 def first_batch(job: Job, job_file: str | Path, data: JobData) -> tuple[Inputs, Target]:

@@ -207,7 +207,7 @@ def prepare_plan(
             tried = _tried(plan, job, data, extent, found, live, step)
             if memory is not None:
                 memory.add_tried(mark, tried)
-    for sentence in (starved_words(plan), unreached_warmup(job, plan)):
+    for sentence in (starved_words(plan), unreached_warmup(job, plan, total)):
         if sentence is not None:
             warn(sentence)
     if len(plan.clusters) > 1 and found.taken_buffers:

@@ -1,7 +1,8 @@
 """Whether training lasts for longer than the warm-up of its learning rate.
 
 Told as early as it can be: before the model is captured where `stop` counts samples or epochs, before the search where
-it counts minutes, by what all machines of the fleet could compute, and after it by what the plan is predicted to make.
+it counts minutes, by what all machines of the fleet could compute, and after it, as a warning, by what the plan's
+clusters are expected to make.
 In: a job, a fleet, costs, a plan. Out: nothing, a sentence, or an InvalidInput at the job's key.
 """
 
@@ -43,15 +44,21 @@ def most_samples(job: Job, fleet: Fleet, costs: ModelCosts, work: Workload) -> f
     return 60.0 * job.stop.minutes * work.micro_batch * sum(node.flops_per_s for node in fleet.nodes) / whole
 
 
-def unreached_warmup(job: Job, plan: Plan) -> str | None:
-    """A sentence that a job that stops by the clock is predicted to end while all clusters warm up; else None."""
-    if job.stop.minutes is None:
+def unreached_warmup(job: Job, plan: Plan, total: int | None) -> str | None:
+    """A sentence that all clusters are expected to end in the middle of their warm-up; else None. Each has its share of
+    the `total` samples, or makes what is predicted where the job stops by the clock.
+    """
+    if job.stop.minutes is not None:
+        most = 60.0 * job.stop.minutes * max(one.samples_per_s for one in plan.predicted.clusters)
+    elif total is not None:
+        shares = (plan.share(cluster.name) for cluster in plan.clusters)
+        most = total * max(end - begin for begin, end in shares)
+    else:
         return None
-    rate = max(one.samples_per_s for one in plan.predicted.clusters)
-    updates = int(60.0 * job.stop.minutes * rate // (job.micro_batch * job.update_every))
+    updates = expected_updates(most, job.micro_batch, job.update_every)
     if updates >= (warmup := job.optimizer.schedule.warmup_updates):
         return None
     return (
-        f"training is predicted to end after {format_count(updates, 'update')} of a cluster, in the middle of {warmup}"
+        f"training is expected to end after {format_count(updates, 'update')} of a cluster, in the middle of {warmup}"
         " of warm-up (optimizer.schedule.warmup_updates): take a shorter one, or a later `stop`"
     )

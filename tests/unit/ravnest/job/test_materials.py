@@ -1,4 +1,3 @@
-import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,17 +155,10 @@ def test_a_warm_up_that_leaves_no_updates_to_decay_over_is_refused_before_anythi
     check_shares(shorter, JOB_FILE, plan, SampleSet(range(10_000)))
 
 
-def test_a_constant_rate_after_a_warm_up_that_no_cluster_of_the_plan_ends_is_refused(plan):
-    schedule = {"name": "constant", "warmup_updates": 20}
-    optimizer = {"name": "sgd", "lr": 0.1, "schedule": schedule}
-    share = max(end - begin for begin, end in (plan.share(cluster.name) for cluster in plan.clusters))
-    just = math.ceil(20 * 8 / share)
-    job = tiny_job(optimizer=optimizer, micro_batch=4, update_every=2, stop={"samples": just - 8})
-    with pytest.raises(InvalidInput, match=r"20 warm-up updates: none .* is expected to make more than 1") as caught:
-        check_shares(job, JOB_FILE, plan, SampleSet(range(10_000)))
-    assert (caught.value.path, caught.value.key) == (str(JOB_FILE), "optimizer.schedule.warmup_updates")
-    longer = job.model_copy(update={"stop": job.stop.model_copy(update={"samples": just + 1})})
-    check_shares(longer, JOB_FILE, plan, SampleSet(range(10_000)))
+def test_a_constant_rate_may_end_in_its_warm_up_since_a_run_that_goes_on_by_another_plan_is_prepared_so_too(plan):
+    optimizer = {"name": "sgd", "lr": 0.1, "schedule": {"name": "constant", "warmup_updates": 20}}
+    job = tiny_job(optimizer=optimizer, micro_batch=4, update_every=2, stop={"samples": 8})
+    check_shares(job, JOB_FILE, plan, SampleSet(range(10_000)))
 
 
 def test_a_cluster_with_less_than_a_micro_batch_is_refused(plan):

@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from ravnest.job.config import Job, load_job
 from ravnest.planning import prepare_plan as planning
 from ravnest.planning.warmup import check_warmup, most_samples, unreached_warmup
 from ravnest.planning.workload import workload
-from tests.support.local import JOB_FILE, tiny_job
+from tests.support.local import JOB_FILE, setups_of, tiny_job
 
 KEY = "optimizer.schedule.warmup_updates"
 MINUTE = {"minutes": 1}
@@ -82,8 +83,16 @@ def test_minutes_that_are_predicted_to_end_in_the_warm_up_are_told_of() -> None:
         clusters = (SimpleNamespace(samples_per_s=samples_per_s / 2), SimpleNamespace(samples_per_s=samples_per_s))
         return SimpleNamespace(predicted=SimpleNamespace(clusters=clusters))
 
-    assert unreached_warmup(job, plan(8 * 20 / 60 + 0.01)) is None  # type: ignore[arg-type]
-    said = unreached_warmup(job, plan(8 * 20 / 60 - 0.01))  # type: ignore[arg-type]
+    assert unreached_warmup(job, plan(8 * 20 / 60 + 0.01), None) is None  # type: ignore[arg-type]
+    said = unreached_warmup(job, plan(8 * 20 / 60 - 0.01), None)  # type: ignore[arg-type]
     assert said is not None
     assert "after 19 updates of a cluster, in the middle of 20 of warm-up" in said
-    assert unreached_warmup(job_of(), plan(1e-9)) is None  # type: ignore[arg-type]
+    assert unreached_warmup(job_of(), plan(1e-9), None) is None  # type: ignore[arg-type]
+
+
+def test_samples_of_which_no_cluster_has_enough_for_its_warm_up_are_told_of() -> None:
+    _, plan = setups_of(tiny_job(), parts=(2, 2))
+    share = max(end - begin for begin, end in (plan.share(cluster.name) for cluster in plan.clusters))
+    just = math.ceil(20 * 8 / share)
+    assert unreached_warmup(job_of(), plan, just + 1) is None
+    assert "after 19 updates of a cluster" in str(unreached_warmup(job_of(), plan, just - 8))
