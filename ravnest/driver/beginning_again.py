@@ -19,7 +19,7 @@ from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.recovery import NodesLeft, Restarts, look_for_nodes_s, plan_among
-from ravnest.recovery.restarting import NODES_WAIT_S
+from ravnest.recovery.restarting import NODES_WAIT_S, nodes_of_stages
 
 _LOOK_S = 0.25
 
@@ -45,6 +45,7 @@ def begun_again(
     restarts: Restarts,
     prepared: Prepared,
     plan: Plan,
+    trained: Plan,
     left: NodesLeft,
     address: str | None,
     reason: str,
@@ -57,16 +58,20 @@ def begun_again(
     Waits as long as it takes: after a loss, and for nodes where those that are there cannot train the model.
 
     Arguments:
-        plan: the plan as the run had it last, or, `on_purpose`, another one for which it has ended its clusters.
+        plan: the plan by which the run began the last time, or, `on_purpose`, another one for which it has ended its
+            clusters.
+        trained: the plan as it was when the last cluster was lost.
         left: the nodes that have left with notice. Those that have only given notice, and are alive, are used where
             the others cannot train the model.
         wanted: says whether the user wants the run to end, which ends the wait.
     """
     checkpoint = latest_checkpoint(prepared)
-    wait_s = restarts.after(checkpoint, gone=_gone(prepared, plan, address))
+    there = _asked(prepared, plan, address)
+    gone = isinstance(there, RavnestError) or not nodes_of_stages(trained) <= left.if_need_be(there)
+    wait_s = restarts.after(checkpoint, gone=gone)
     if wait_s is None:
         return None
-    found = _plan_again(prepared, plan, left, address, watched, wanted)
+    found = _plan_again(prepared, plan, left, address, watched, wanted, there)
     if found is None:
         return None
     other = on_purpose or found is not plan
@@ -84,13 +89,12 @@ def latest_checkpoint(prepared: Prepared) -> str | None:
         return None
 
 
-def _gone(prepared: Prepared, plan: Plan, address: str | None) -> bool:
-    """Say whether a node of a stage is not there any more, or nobody can be asked: Ray's head has gone, too."""
+def _asked(prepared: Prepared, plan: Plan, address: str | None) -> set[str] | RavnestError:
+    """The nodes of the plan that are there, or why that is not known."""
     try:
-        alive = nodes_alive(plan, address, prepared.folder.ray_log)
-    except RavnestError:
-        return True
-    return not {stage.node for cluster in plan.clusters for stage in cluster.stages} <= alive
+        return nodes_alive(plan, address, prepared.folder.ray_log)
+    except RavnestError as error:
+        return error
 
 
 def _plan_again(
@@ -100,12 +104,15 @@ def _plan_again(
     address: str | None,
     watched: Watched,
     wanted: Callable[[], bool],
+    there: set[str] | RavnestError,
 ) -> Plan | None:
-    """The plan for the nodes that are there, once they can train the model; None where that takes too long."""
-    waited_s = 0.0
+    """The plan for the nodes that are there, once they can train the model; None where that takes too long. `there`:
+    those that are at first."""
+    waited_s, alive = 0.0, there
     while True:
         try:
-            alive = nodes_alive(plan, address, prepared.folder.ray_log)
+            if isinstance(alive, RavnestError):
+                raise alive
             left.look(alive)
             with suppress(NoFeasiblePlan):
                 return plan_among(plan, left.without(alive))
@@ -122,6 +129,7 @@ def _plan_again(
         if again_s is None or not _waited(again_s, wanted):
             return None
         waited_s += again_s
+        alive = _asked(prepared, plan, address)
 
 
 def _tell(prepared: Prepared, watched: Watched, event: report.RestartedEvent | report.WaitsForNodesEvent) -> None:

@@ -174,6 +174,12 @@ class PlansAnew:
         self._due_s = -math.inf
         self.next_plan: Plan | None = None
         """The plan that the session ends for."""
+        self._replacements: Replacements | None = None
+
+    @property
+    def trained(self) -> Plan | None:
+        """The plan of the session as it is now, after all replacements; None: it has not begun to train."""
+        return None if self._replacements is None else self._replacements.plan
 
     def steer(
         self,
@@ -186,6 +192,7 @@ class PlansAnew:
         """Return what considers the matter at each turn of the loop while the run trains: a function of the time and
         the rest of the run, in seconds. `plan`: that of the session. `alive`: the nodes of a plan that are there."""
 
+        self._replacements = replacements
         with suppress(RavnestError):
             alive(replacements.plan)  # asked now, it is known when training begins
 

@@ -169,7 +169,7 @@ class _Sessions:
                     self._tell(f"{error}: resuming from the last checkpoint")
                     self.taking = None
                 except RavnestError as error:
-                    self._begin_again(prepared, error, anew.next_plan)
+                    self._begin_again(prepared, error, anew)
                 else:
                     return finish(prepared, record, control, encrypted=how.encrypt)
             self.interrupt.gracefully = False
@@ -207,9 +207,10 @@ class _Sessions:
             self._tell(f"{who} were shut out ({self.folder.shut_out}): the run goes on by a plan without them")
             self.plan, self.plan_path, self.replanned = found, None, True
 
-    def _begin_again(self, prepared: Prepared, error: RavnestError, better: Plan | None) -> None:
-        """Let the next session begin again after the loss of all clusters, or for a `better` plan. Raises the `error`
+    def _begin_again(self, prepared: Prepared, error: RavnestError, plans: PlansAnew) -> None:
+        """Let the next session begin again after the loss of all clusters, or for a better plan. Raises the `error`
         with what helps where there is to be none."""
+        better = plans.next_plan
         gone = isinstance(error, NodeNotThere) and self.begun  # it was there when the run was planned
         if isinstance(error, TakenOver) or (isinstance(error, InvalidInput | Interrupted) and not gone):
             raise error
@@ -218,7 +219,8 @@ class _Sessions:
             last = self._with_comers(prepared.plan) if better is None else better
             wanted = partial(_wants_end, self.interrupt, self.folder.path, self.left)
             address = self.how.address
-            how = (self.restarts, prepared, last, self.left, address, str(error), self.watched, wanted)
+            trained = plans.trained or prepared.plan
+            how = (self.restarts, prepared, last, trained, self.left, address, str(error), self.watched, wanted)
             anew = begun_again(*how, better is not None)
         if anew is None:
             advice = _advice(prepared, self.how.address, encrypt=self.how.encrypt, trained=self.watched.training)

@@ -51,6 +51,11 @@ class Restarts:
         return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._in_a_row - 1))
 
 
+def nodes_of_stages(plan: Plan) -> set[str]:
+    """Return the nodes on which stages of the plan run."""
+    return {stage.node for cluster in plan.clusters for stage in cluster.stages}
+
+
 def look_for_nodes_s(waited_s: float) -> float | None:
     """Return in how many seconds a run looks again for nodes which has waited for so long that some come; None where
     it does not wait any longer.
@@ -76,7 +81,7 @@ def can_begin(plan: Plan, alive: Collection[str]) -> bool:
         validate(plan)
     except InvalidInput:
         return False
-    return {stage.node for cluster in plan.clusters for stage in cluster.stages} <= set(alive)
+    return nodes_of_stages(plan) <= set(alive)
 
 
 def plan_for(plan: Plan, alive: Collection[str]) -> Plan:

@@ -29,8 +29,19 @@ class HandedProgress:
     def __init__(self) -> None:
         self._handing = HandingOn()
         self._handed_on: list[_HandedOn] = []
-        self.vanished = 0
-        """Samples that were lost with who had taken them, when who made them had gone on already."""
+        self._vanished: list[_HandedOn] = []
+        """What was lost with who had taken it, when who made it had gone on already."""
+
+    @property
+    def vanished(self) -> int:
+        """The samples that were lost so."""
+        return sum(each.samples - each.base for each in self._vanished)
+
+    def in_anchor(self, averaged: Mapping[str, int]) -> int:
+        """The samples whose effect is in the anchor, where each cluster's count is `averaged` so far: who goes on from
+        what has vanished counts it as averaged after its next round."""
+        lost = sum(min(max(averaged[each.cluster] - each.base, 0), each.samples - each.base) for each in self._vanished)
+        return sum(averaged.values()) - lost
 
     def may_go(self, cluster: str, averaged: int, samples: int, *, drained: bool) -> bool:
         """Whether all `samples` that a cluster has made are `averaged`, and it makes no more, or with another one."""
@@ -64,7 +75,7 @@ class HandedProgress:
         """A cluster is lost, while these are in the run."""
         self._handing.lost(cluster)
         gone = [each for each in self._handed_on if each.to == cluster]
-        self.vanished += sum(each.samples - each.base for each in gone if each.cluster in there)
+        self._vanished += [each for each in gone if each.cluster in there]
         self._handed_on = [each for each in self._handed_on if each.to != cluster]
 
     def give_on(self, unsettled: Collection[str], opened: int) -> None:

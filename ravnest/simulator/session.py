@@ -375,7 +375,7 @@ class Session:
     def averaged(self) -> int:
         """The samples whose effect is in the anchor."""
         kept = self.run.rounds.averaged if self.fleet.rings else self.run.samples
-        return sum(kept.values()) - self.run.rounds.handed.vanished
+        return self.run.rounds.handed.in_anchor(kept)
 
     def _committed(self, _: int) -> None:
         self._spares.committed()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from cluster_planner import NoFeasiblePlan, Plan
 from ravnest.errors import InvalidInput
 from ravnest.recovery import HourWatch, NodesLeft, Restarts, can_begin, plan_for
-from ravnest.recovery.restarting import FIRST_WAIT_S, NODES_WAIT_S
+from ravnest.recovery.restarting import FIRST_WAIT_S, NODES_WAIT_S, nodes_of_stages
 from ravnest.simulator.figures import read
 from ravnest.simulator.planning_anew import Planner
 from ravnest.simulator.presence import Presence, absent_at_first
@@ -63,8 +63,7 @@ def simulate(
         if value is not None and not 0 < value < float("inf"):
             raise InvalidInput(f"must be a finite number above 0, not {value!r}", key=key)
     wanted = scenario or Scenario()
-    nodes = {stage.node for cluster in plan.clusters for stage in cluster.stages}
-    wanted.require_nodes(nodes, {spare.node for spare in plan.spares})
+    wanted.require_nodes(nodes_of_stages(plan), {spare.node for spare in plan.spares})
     if samples is None and seconds is None:
         seconds = DEFAULT_S
     return _Simulation(plan, wanted, seed, planner).run(samples, seconds, on_progress, stop)
@@ -120,7 +119,7 @@ class _Simulation:
                 made, kept = session.averaged, 0 if session.saved is None else session.saved[1]
                 if session.saved is not None:
                     saved = f"{len(self._sessions)}/{session.saved[0]}"
-                gone = _nodes(session.plan) - self._presence.alive(ended_s)
+                gone = nodes_of_stages(session.plan) - self._left.if_need_be(self._presence.alive(ended_s))
                 wait_s = restarts.after(saved, gone=bool(gone))
             else:
                 made, wait_s = session.averaged, None if session.next_plan is None else 0.0
@@ -191,7 +190,7 @@ class _Simulation:
             start_s = at_s + self._scenario.restart_s
             self._advance(looked_s, start_s)
             looked_s = start_s
-            gone = _nodes(new) - self._presence.alive(start_s)
+            gone = nodes_of_stages(new) - self._presence.alive(start_s)
             if not gone:
                 return (new, start_s) if start_s < ends_s else None
             at_s = start_s + FIRST_WAIT_S
@@ -212,7 +211,3 @@ class _Simulation:
             with suppress(NoFeasiblePlan):
                 return plan if can_begin(plan, nodes) else self._planner(plan, nodes)
         return None
-
-
-def _nodes(plan: Plan) -> set[str]:
-    return {stage.node for cluster in plan.clusters for stage in cluster.stages}

@@ -1,12 +1,13 @@
 """What a run goes on from that begins again. Its tries and waits are in test_training_run.py, with a run around it."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from cluster_planner import Plan
+from cluster_planner import Plan, cluster_at, with_cluster
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import beginning_again
 from ravnest.driver.beginning_again import begun_again, latest_checkpoint
@@ -50,10 +51,18 @@ def test_a_ray_that_cannot_be_asked_is_waited_for(monkeypatch: pytest.MonkeyPatc
         return {node.name for node in plan.fleet.nodes}
 
     monkeypatch.setattr(beginning_again, "nodes_alive", alive)
-    monkeypatch.setattr(beginning_again.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     watched = Watched()
     found = begun_again(
-        Restarts(), prepared(tmp_path, plan), plan, NodesLeft(), "head:1", "lost", cast("Any", watched), lambda: False
+        Restarts(),
+        prepared(tmp_path, plan),
+        plan,
+        plan,
+        NodesLeft(),
+        "head:1",
+        "lost",
+        cast("Any", watched),
+        lambda: False,
     )
     assert found is not None
     assert (found.plan, found.resumes) == (plan, False)
@@ -62,7 +71,7 @@ def test_a_ray_that_cannot_be_asked_is_waited_for(monkeypatch: pytest.MonkeyPatc
 
 def test_a_user_who_wants_an_end_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan) -> None:
     monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
-    arguments = (Restarts(), prepared(tmp_path, plan), plan, NodesLeft(), None, "lost", cast("Any", Watched()))
+    arguments = (Restarts(), prepared(tmp_path, plan), plan, plan, NodesLeft(), None, "lost", cast("Any", Watched()))
     assert begun_again(*arguments, lambda: True) is None
 
 
@@ -76,23 +85,40 @@ def test_a_run_that_its_nodes_leave_begins_again_however_often(
     def alive(*_: object) -> set[str]:
         nonlocal asked
         asked += 1
-        if who == "ray" and asked % 2 == 1:  # it is back when it is asked again
+        if who == "ray" and asked % 2 == 1:  # it is back when it is asked again, after a wait
             raise RunFailed("could not join the Ray cluster")
         return set(plan.fleet.names) - {plan.clusters[0].stages[0].node if who == "a node" else ""}
 
     monkeypatch.setattr(beginning_again, "nodes_alive", alive)
-    monkeypatch.setattr(beginning_again.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     restarts, run = Restarts(), prepared(tmp_path, plan)
-    arguments = (restarts, run, plan, NodesLeft(), "head:1", "lost", cast("Any", Watched()), lambda: False)
+    arguments = (restarts, run, plan, plan, NodesLeft(), "head:1", "lost", cast("Any", Watched()), lambda: False)
     assert all(begun_again(*arguments) is not None for _ in range(3 * MOST_IN_A_ROW))
+
+
+def test_what_has_left_is_gone_whatever_ray_says_and_what_counts_is_the_plan_as_it_was_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan
+) -> None:
+    """In a rehearsal all nodes are this machine, and those that a scenario takes away have left."""
+    first, *others = [stage.node for cluster in plan.clusters for stage in cluster.stages]
+    made = cluster_at(plan, plan.clusters[0].name, others[:1], ())
+    assert made is not None
+    trained = with_cluster(plan, made, "its cluster does without it")
+    monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    for last, ends in ((plan, False), (trained, True)):
+        left, restarts, run = NodesLeft(), Restarts(), prepared(tmp_path, plan)
+        left.leave(first)
+        arguments = (restarts, run, plan, last, left, None, "lost", cast("Any", Watched()), lambda: False)
+        assert (None in [begun_again(*arguments) for _ in range(MOST_IN_A_ROW + 1)]) is ends
 
 
 def test_a_run_that_has_all_its_nodes_ends_after_some_tries(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan
 ) -> None:
     monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
-    monkeypatch.setattr(beginning_again.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     restarts, run = Restarts(), prepared(tmp_path, plan)
-    arguments = (restarts, run, plan, NodesLeft(), "head:1", "lost", cast("Any", Watched()), lambda: False)
+    arguments = (restarts, run, plan, plan, NodesLeft(), "head:1", "lost", cast("Any", Watched()), lambda: False)
     tries = [begun_again(*arguments) is not None for _ in range(MOST_IN_A_ROW + 1)]
     assert tries == [True] * MOST_IN_A_ROW + [False]

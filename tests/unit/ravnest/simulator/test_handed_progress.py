@@ -51,3 +51,4 @@ def test_it_is_lost_with_who_had_it_and_vanishes_where_its_maker_has_gone_on():
     made = handed()
     made.lost("b", ["a", "c"])
     assert made.vanished == 30
+    assert [made.in_anchor({"a": averaged, "b": 5}) for averaged in (10, 25, 40, 50)] == [15, 15, 15, 25]

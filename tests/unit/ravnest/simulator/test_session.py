@@ -209,6 +209,7 @@ def planned_once(plan: Plan, alive: Collection[str]) -> Plan:
     0,
     False,
 )  # it begins again, and drains with its first update
+@example([Death("n0", 4.9, 5.0), Leave("n4", 0.0, 10.0)], 0.0, 0, False)  # who took over what n4's cluster made is lost
 @given(st.lists(CHANGES, max_size=7), st.sampled_from([0.0, 1.0, 6.0]), st.integers(0, 9), st.booleans())
 def test_every_history_ends_and_no_sample_counts_twice(
     changes: list[Death | Leave | Join], restart_s: float, seed: int, plans_anew: bool
