@@ -80,8 +80,9 @@ ALIVE_S = 10.0
 HAND_OUT_S = 120.0
 """At the end volunteers may take so long, or the steps' own patience, to take the last averages."""
 
-RETURN_S = 10.0
-"""At the end a volunteer whose line has ended is waited for so long: it may come back."""
+RETURN_S = 30.0
+"""At the end a volunteer whose line has ended is waited for so long: it ends its micro-batch first, then pauses for
+2 s (RETRY_S), and the address that served it last has 15 s to answer (DIAL_S)."""
 
 
 class Backbone:
@@ -171,12 +172,12 @@ class Backbone:
         return BackboneResult(self.step, weights, self._trainer.weights_hash(), self._steps_down)
 
     def _hand_out(self, stop: Callable[[], bool]) -> None:
-        """Let volunteers take the last averages, and tell each that has them that this is the end. It says that it has
-        heard that, and whose line ends before comes back: nobody is to look for a backbone that has gone."""
+        """Let all take the last averages, and tell who has them that this is the end, until it says so, too. Volunteers
+        whose line ends before are to find nobody gone when they come back; who stands by looks by itself."""
         self._ending = True  # no step is opened any more
         self._sharing.epochs.end()
-        lasts_s = max(HAND_OUT_S, self._owner.patience_s)
-        ends_s, parts_s = self._now() + lasts_s, self._now() + lasts_s / 2
+        began_s, lasts_s = self._now(), max(HAND_OUT_S, self._owner.patience_s)
+        ends_s, parts_s = began_s + lasts_s, began_s + lasts_s / 2
         while self._now() < ends_s and not stop():
             waits = self._sharing.unsettled(self.step - 1, parts_s)
             self._say_alive()
@@ -185,7 +186,7 @@ class Backbone:
                 if visitor.told_s is None and visitor.outgoing.settled and not waits:
                     self._lines.send(visitor.line, EndMessage(step=self.step))
                     visitor.told_s = self._now()
-            here = any(visitor.is_awaited(self._now()) for visitor in self._visitors.values())
+            here = any(visitor.is_awaited(self._now(), began_s) for visitor in self._visitors.values())
             if not here and not any(self._now() < left_s + RETURN_S for left_s in self._left_s.values()):
                 break
             for event in self._lines.take(LONGEST_WAIT_S):
@@ -245,6 +246,7 @@ class Backbone:
             self._progress(visitor, message)
         elif isinstance(message, EndMessage) and visitor.told_s is not None:
             del self._visitors[visitor.line]
+            self._lines.hang_up(visitor.line, "training has ended")
             self._gone(visitor, may_return=False)
         elif isinstance(message, GotMessage):
             before = visitor.outgoing.taken
@@ -272,8 +274,7 @@ class Backbone:
         step, state = self._kept.of_joiners()
         visitor.outgoing.put(pieces("state", step, 0, state))
         if visitor.follows:
-            people = self._kept.people.text().encode()
-            self._send_ledger([visitor], b"", people)
+            self._send_ledger([visitor], b"", self._kept.people.text().encode())
         volunteers = sum(not one.follows for one in self._joined())
         self._tell(f"{visitor.name} joins at step {step} ({volunteers} volunteers)")
 
@@ -333,8 +334,7 @@ class Backbone:
 
     def _hand_on(self, committed: CommitStep) -> dict[str, Tensor]:
         """Send everyone the mean, which travels while it is applied here, and what is asked for the next step too."""
-        shared = self._sharing.in_use
-        now_s = self._now()
+        shared, now_s = self._sharing.in_use, self._now()
         took_s, self._committed_s = now_s - self._committed_s, now_s
         self._pump.committed(took_s)
         if shared:

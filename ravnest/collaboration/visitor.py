@@ -33,8 +33,9 @@ HEAR_S = 20.0
 """Who was told that training has ended says so at once, or after its micro-batch. It need not be waited for then: what
 was sent lies in its process."""
 
-SIGN_IN_S = 10.0
-"""At the end so long is waited for who has come and not joined yet: one that comes back needs no longer."""
+END_SIGN_IN_S = 10.0
+"""At the end so long is waited for who has come and not joined yet: one that comes back needs no longer. Who has not
+even said who it is by so long after the end began is waited for no more, however late it came."""
 
 
 @dataclass
@@ -73,11 +74,12 @@ class Visitor:
         """Its name in the step's state machine: no other visit has it."""
         return f"{self.name}#{self.line}"
 
-    def is_awaited(self, now_s: float) -> bool:
-        """Whether the end of training waits for it."""
+    def is_awaited(self, now_s: float, ended_s: float) -> bool:
+        """Whether the end of training, which began at `ended_s`, waits for it."""
         if self.told_s is not None:
             return now_s < self.told_s + HEAR_S
-        return self.agreed or now_s < self.opened_s + SIGN_IN_S
+        since_s = self.opened_s if self.name else min(self.opened_s, ended_s)
+        return self.agreed or now_s < since_s + END_SIGN_IN_S
 
     def prove(self, hello: HelloMessage, backbone_public: str, verifier: KeyIdentity) -> str:
         """Take its name and return its public key in hexadecimal digits. Raises InvalidInput."""

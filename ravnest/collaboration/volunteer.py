@@ -2,7 +2,9 @@
 
 In: an invitation, a key of its own, and somebody who agrees to the code. Out: samples that the collaboration counts
 under that key. It opens one connection outwards and listens to none. When the connection ends it comes back and takes
-the state anew, from any of the backbone's addresses, until `patience_s` have passed without success.
+the state anew, from any of the backbone's addresses, until `patience_s` have passed without success. The address that
+served it last is asked first: at the end of training it is waited for there, for not much longer than one dead address
+takes (RETURN_S in backbone.py).
 """
 
 import time
@@ -69,8 +71,9 @@ class Volunteer:
         Diverged; RunFailed when no backbone was reached for too long.
         """
         since_s, why = self._now(), "nobody was asked"
+        endpoints = self._invitation.endpoints()
         while not stop():
-            for host, port in self._invitation.endpoints():
+            for host, port in endpoints:
                 lines = Lines(COLLABORATION, bytes.fromhex(self._invitation.token))
                 visits, dialled_s = self.given.visits, self._now()
                 try:
@@ -85,12 +88,16 @@ class Volunteer:
                     why = str(error)
                 finally:
                     lines.close()
-                if self.given.visits > visits and self._now() - dialled_s > RETRY_S:
+                served = self.given.visits > visits and self._now() - dialled_s > RETRY_S
+                if served:
                     since_s = self._now()
                 self._tell(f"{host}:{port}: {why}; trying again")
                 if stop():
                     return self.given
                 self._sleep(RETRY_S)
+                if served:
+                    endpoints = sorted(endpoints, key=(host, port).__ne__)  # the others keep their order
+                    break
             if self._now() - since_s > self._patience_s:
                 raise RunFailed(f"no backbone was reached for {self._patience_s:.0f} s: {why}")
         return self.given

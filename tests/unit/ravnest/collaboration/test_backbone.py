@@ -207,7 +207,7 @@ def test_the_end_waits_until_the_last_average_was_taken(tmp_path: Path, monkeypa
         assert sent.count((line, EndMessage)) == 1
 
 
-@pytest.mark.parametrize("after_s", [1.0, 1000.0])
+@pytest.mark.parametrize("after_s", [1.0, 25.0, 1000.0])
 def test_whose_line_ends_before_it_has_heard_of_the_end_is_told_when_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_s: float
 ) -> None:
@@ -241,6 +241,7 @@ def test_whose_line_ends_before_it_has_heard_of_the_end_is_told_when_it_comes_ba
     assert bool(world.lines.said(EndMessage, 3)) is (after_s < module.RETURN_S)
     assert world.lines.now_s < told_s[0] + module.RETURN_S + 2.0
     assert not world.lines.said(RefusedMessage)
+    assert set(world.lines.hung_up) == ({1, 3} if after_s < module.RETURN_S else {1})  # they have said that it ended
 
 
 def test_who_was_told_of_the_end_is_waited_for_until_it_says_so_and_no_longer_than_need_be(

@@ -11,7 +11,7 @@ from ravnest.collaboration.messages import (
 )
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.transfers import Form
-from ravnest.collaboration.visitor import HEAR_S, SIGN_IN_S, Visitor
+from ravnest.collaboration.visitor import END_SIGN_IN_S, HEAR_S, Visitor
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
 
@@ -68,11 +68,20 @@ def test_a_transfer_that_no_contribution_is_is_refused(what: str, samples: int) 
 
 
 def test_the_end_waits_for_who_has_agreed_and_only_a_while_for_others_and_for_who_was_told() -> None:
-    visitor = Visitor(0, 100.0)
-    assert visitor.is_awaited(100.0 + SIGN_IN_S - 1.0)
-    assert not visitor.is_awaited(100.0 + SIGN_IN_S)
+    visitor, ended_s = Visitor(0, 100.0), 200.0
+    assert visitor.is_awaited(100.0 + END_SIGN_IN_S - 1.0, ended_s)
+    assert not visitor.is_awaited(100.0 + END_SIGN_IN_S, ended_s)
     visitor.agreed = True
-    assert visitor.is_awaited(1000.0)
+    assert visitor.is_awaited(1000.0, ended_s)
     visitor.told_s = 1000.0
-    assert visitor.is_awaited(1000.0 + HEAR_S - 1.0)
-    assert not visitor.is_awaited(1000.0 + HEAR_S)
+    assert visitor.is_awaited(1000.0 + HEAR_S - 1.0, ended_s)
+    assert not visitor.is_awaited(1000.0 + HEAR_S, ended_s)
+
+
+def test_who_does_not_say_who_it_is_cannot_hold_the_end_up_by_coming_again() -> None:
+    ended_s = 100.0
+    came = [Visitor(line, ended_s + after_s) for line, after_s in enumerate((0.0, 9.0, 18.0))]
+    assert [visitor.is_awaited(visitor.opened_s, ended_s) for visitor in came] == [True, True, False]
+    assert not came[1].is_awaited(ended_s + END_SIGN_IN_S, ended_s)
+    came[2].name = "ada"
+    assert came[2].is_awaited(came[2].opened_s + END_SIGN_IN_S - 1.0, ended_s)

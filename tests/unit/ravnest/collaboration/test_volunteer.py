@@ -1,27 +1,30 @@
-"""A volunteer's visit is tested over real lines, in tests/integration/test_collaboration.py."""
+"""A volunteer's visit is tested over real lines, in tests/integration/test_collaboration.py; here, what it asks."""
 
 from pathlib import Path
 
 import pytest
 
+from ravnest.collaboration import volunteer as module
 from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.volunteer import Volunteer
 from ravnest.dht import new_identity
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce.transport import KeyPair
 from tests.unit.ravnest.collaboration.jobs import job_in
 
 
-def volunteer(home: Path, code: str, asked: list[str], *, answer: bool = True) -> Volunteer:
+def invited(code: str, *addresses: str) -> Invitation:
     backbone, guest = KeyPair.make(), KeyPair.make()
-    invitation = Invitation(("127.0.0.1:1",), backbone.public, guest.public, guest.secret, "ab" * 16, code)
+    return Invitation(addresses, backbone.public, guest.public, guest.secret, "ab" * 16, code)
 
+
+def volunteer(home: Path, code: str, asked: list[str], *, answer: bool = True) -> Volunteer:
     def agree(shown: str, folder: Path, files: list[str], signatures: tuple[bytes, ...]) -> bool:
         asked.append(shown)
         return answer
 
-    return Volunteer(invitation, new_identity(), "ada", home, agree=agree)
+    return Volunteer(invited(code, "127.0.0.1:1"), new_identity(), "ada", home, agree=agree)
 
 
 def test_code_runs_only_as_invited_and_agreed(tmp_path: Path) -> None:
@@ -33,3 +36,47 @@ def test_code_runs_only_as_invited_and_agreed(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not agree"):
         volunteer(tmp_path, code_hash(files), asked, answer=False).trainer(files, "job.yaml", 1)
     assert asked == [code_hash(files)]
+
+
+def test_the_address_that_served_last_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, served, dialled = [0.0], iter([2, 1, None]), list[int]()
+    serves = [next(served)]
+
+    class OneLine:
+        def __init__(self, *_: object) -> None: ...
+
+        def dial(self, host: str, port: int, *_: object) -> int:
+            dialled.append(port)
+            now_s[0] += 1.0
+            if port != serves[0]:
+                raise RunFailed("nobody serves there")
+            return 0
+
+        def close(self) -> None: ...
+
+    class Served:
+        """Its line breaks after a while; then another one serves."""
+
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self, stop: object) -> bool:
+            ada.given.visits += 1
+            now_s[0] += 60.0
+            serves[0] = next(served)
+            return False
+
+    monkeypatch.setattr(module, "Lines", OneLine)
+    monkeypatch.setattr(module, "Visit", Served)
+    ada = Volunteer(
+        invited("00" * 32, "a:1", "a:2", "a:3"),
+        new_identity(),
+        "ada",
+        tmp_path,
+        agree=lambda *_: True,
+        patience_s=1.0,
+        now=lambda: now_s[0],
+        sleep=lambda _: None,
+    )
+    with pytest.raises(RunFailed, match="no backbone was reached"):
+        ada.work()
+    assert dialled == [1, 2, 2, 1, 1, 2, 3]
