@@ -168,6 +168,7 @@ def test_what_is_queued_is_sent_at_the_end_however_much_comes_meanwhile(monkeypa
     for one in pair:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     monkeypatch.setattr(lines, "EncryptedStream", lambda *_: pair[0])
+    monkeypatch.setattr(lines, "LINGER_S", 60.0)  # a loaded core takes more than the usual 2 s for all these turns
     here = Lines(Codec([Word]), TOKEN)
     here.dial("", 1, Keys(PAIRS["guest"], ALLOWED), "host", 1.0)
     here.send(0, Word(), [torch.zeros(100_000, dtype=torch.uint8)])
