@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     parts["hivemind"] = partial(parts["hivemind"], hivemind=asked.hivemind)
     parts["lab"] = partial(parts["lab"], wanlab=asked.wanlab)
     flags = [] if asked.hivemind is None else ["--hivemind", "PYTHON"]
+    flags += [] if asked.wanlab is None else ["--wanlab", "PATH"]
     return run_parts("collaboration", asked, parts, title=TITLE, intro=INTRO, flags=flags)
 
 
