@@ -43,7 +43,7 @@ from ravnest.planning.workload import workload
 from ravnest.simulator import simulate
 
 BASE, TASK = "int8", "characters"
-REREADS = "14 of 64, int4, rereads"
+REREADS = "14 of 64, int4, alike, rereads"
 FORMS: Mapping[str, Narrow] = {
     BASE: Narrow(wire="int8"),
     "int4": Narrow(wire="int4"),

@@ -25,6 +25,7 @@ def test_stages_are_cut_behind_blocks_and_where_a_bottleneck_is_narrow(plans):
     assert {unit.boundary_bytes for unit in ends["an eighth, int8"]} == {4 * 32 * 8}
     assert {unit.boundary_bytes for unit in ends[REREADS]} == {4 * 32 * 14 + 32}  # and an id for each, of a byte
     assert {unit.boundary_gradient_bytes for unit in ends[REREADS]} == {4 * 32 * 14}
+    assert FORMS[REREADS].alike, "as a job's bottlenecks begin: else the loss beside it is another one's"
 
 
 def test_an_uplink_of_5_mbit_sets_the_pace_and_the_simulator_agrees(plans):
