@@ -140,7 +140,7 @@ class NodesThere:
 
     def __call__(self, plan: Plan) -> set[str]:
         """Ask, and return what was answered the last time. Raises RavnestError where nothing was answered since, or
-        nothing could be."""
+        nothing could be: then with a cause."""
         said: set[str] | RavnestError = RunFailed("Ray has not said yet which nodes are there")
         with suppress(Empty):
             said, self._asks = self._answers.get_nowait(), False
@@ -155,7 +155,9 @@ class NodesThere:
         try:
             self._answers.put(self._ask(plan))
         except Exception as error:  # noqa: BLE001 - whatever Ray raises
-            self._answers.put(RunFailed(str(error)))
+            failed = RunFailed(str(error))
+            failed.__cause__ = error
+            self._answers.put(failed)
 
 
 class PlansAnew:

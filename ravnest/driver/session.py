@@ -220,7 +220,7 @@ def _recovery(
     fixed = beginning(
         prepared, stages.term, address, setups_by.token, setups_by.keys, setups_by.timeline, setups_by.shares
     )
-    hours, drains = HourWatch(plan.fleet.nodes), DrainNotices(NodesThere(ray.draining))
+    hours, drains = HourWatch(plan.fleet.nodes), DrainNotices(NodesThere(ray.draining), record.notice)
 
     def state() -> DriverState:
         changed = changing(control, rings, stages.places, stages.born, record, replacements.left)
@@ -237,7 +237,7 @@ def _recovery(
         hours.know(replacements.plan.fleet.nodes)
         acting, now_s = None if setups_by.imitate is None else setups_by.imitate.acting, time.monotonic()
         acted = [] if acting is None else acting.turn(now_s, ray, left)
-        drained = drains.turn(replacements.plan, now_s) if real and address is not None else []
+        drained = drains.turn(replacements.plan, now_s, left.names) if real and address is not None else []
         return [*asked(prepared.folder.path, hours if real else None, time.time()), *drained, *acted]
 
     considers = goes_on if anew is None else anew.steer(plan, replacements, control, record, there)

@@ -150,8 +150,13 @@ class RaySession:
         return [_node(each) for each in self.ray.nodes()]
 
     def draining(self) -> list[RayNode]:
-        """Those of them that Ray was told to drain: they are about to go."""
-        drained = self.ray._private.state.state.get_draining_nodes()
+        """Those of them that Ray was told to drain: they are about to go. Raises NotImplementedError where this version
+        of Ray has not the call, which it does not document."""
+        try:
+            ask = self.ray._private.state.state.get_draining_nodes
+        except AttributeError as error:
+            raise NotImplementedError(f"version {self.ray.__version__} has no get_draining_nodes") from error
+        drained = ask()
         return [node for node in self.nodes() if node.node_id in drained]
 
     def on_node(self, node: RayNode) -> Mapping[str, Any]:

@@ -177,8 +177,9 @@ def test_nobody_waits_for_the_word_which_nodes_are_there(bench: Bench) -> None:
     assert there(bench.plan) == set(bench.plan.fleet.names)
     raises.append(ConnectionError("no head"))
     tasks[1]()
-    with pytest.raises(RunFailed, match="no head"):
+    with pytest.raises(RunFailed, match="no head") as failed:
         there(bench.plan)
+    assert isinstance(failed.value.__cause__, ConnectionError)
     tasks[2]()
     assert there(bench.plan) == set(bench.plan.fleet.names)
     assert len(tasks) == 4

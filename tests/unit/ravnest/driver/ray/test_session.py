@@ -1,5 +1,6 @@
 """What a Ray is started or joined with, by a stand-in for Ray that keeps what it was told."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -120,3 +121,14 @@ def test_a_ray_that_others_reach_is_ended(told: list[dict[str, Any]], monkeypatc
     with pytest.raises(RunFailed, match="raylet on"):
         RaySession(None)
     assert folder.removed
+
+
+def test_a_version_of_ray_without_the_call_cannot_say_what_it_drains(told: list[dict[str, Any]]) -> None:
+    with contextlib.closing(RaySession(None)) as here:
+        here.ray.__version__ = "9.9"
+        with pytest.raises(NotImplementedError, match=r"version 9\.9 has no get_draining_nodes"):
+            here.draining()
+        here.ray._private.state = SimpleNamespace(state=SimpleNamespace(get_draining_nodes=lambda: {"aa": 0}))
+        entry = {"NodeID": "aa", "NodeManagerAddress": "192.0.2.1", "Alive": True, "Resources": {"CPU": 2.0}}
+        here.ray.nodes = lambda: [entry, {**entry, "NodeID": "bb"}]
+        assert [node.node_id for node in here.draining()] == ["aa"]
