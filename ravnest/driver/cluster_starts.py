@@ -44,6 +44,11 @@ class ClusterProcesses(Protocol):
         ...
 
     @property
+    def told(self) -> Collection[str]:
+        """The stages whose processes have ended, as their machines tell, which answer so. Until `end`."""
+        ...
+
+    @property
     def ready_nodes(self) -> Collection[str]:
         """The nodes on which a ready process waits, which can be any stage."""
         ...
@@ -129,7 +134,8 @@ class ClusterStarts:
             if (node in self.replacements.left if lost.with_notice else stage not in lost.standing_by)
         }
         ready = self._processes.ready
-        self._silent[lost.cluster] = {nodes[stage] for stage in self._gone[lost.cluster].difference(ready)}
+        untold = self._gone[lost.cluster].difference(ready, self._processes.told)
+        self._silent[lost.cluster] = {nodes[stage] for stage in untold}
         at_once = not lost.with_notice and self._gone[lost.cluster] <= {*self._holding(), *ready}
         self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once)
         self._kept[lost.cluster] = dict.fromkeys(lost.standing_by, epoch)
@@ -142,6 +148,8 @@ class ClusterStarts:
         cluster, _ = stage_place(stage)
         if stage in self._warm.get(cluster, ()) and cluster in self._found:
             self._broken[cluster] = f"the warm spare that took the place of {stage} has ended"
+        if cluster in self._silent:  # its machine answers, after all
+            self._silent[cluster].discard(self._nodes_of(cluster).get(stage, ""))
         kept = self._kept.get(cluster, {}).pop(stage, None)
         if kept is not None:
             self._gone.setdefault(cluster, set()).add(stage)

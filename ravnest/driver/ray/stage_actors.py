@@ -86,6 +86,8 @@ class RayCluster:
         """Those that this driver has started."""
         self._head = None if address is None or self._session.is_local else HeadWatch(address)
         self._beside = beside
+        self.told = set[str]()
+        """The stages whose processes have ended, as their machines tell, which answer so. Until `end`."""
         self._nodes: dict[str, str] = {}
         """By stage that has an actor: its node."""
         self._ready = ReadyProcesses(self._ray)
@@ -126,8 +128,8 @@ class RayCluster:
         """Return the torch threads of a stage on each planned node, or on those in `only`. The stages on one machine
         share its cores. Raises InvalidInput for a node that Ray does not have.
         """
-        nodes = [stage.node for cluster in plan.clusters for stage in cluster.stages]
-        nodes = nodes if only is None else [node for node in nodes if node in only]
+        stages = (stage for cluster in plan.clusters for stage in cluster.stages)
+        nodes = [stage.node for stage in stages if only is None or stage.node in only]
         if self._session.is_local:
             return dict.fromkeys(nodes, max(1, self.cores() // len(nodes)))
         found = self._found(plan, nodes)
@@ -136,7 +138,11 @@ class RayCluster:
 
     def place(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
         """Ask Ray for an actor for each stage, on the node that `nodes` names by stage. They start at the same time."""
-        found = self._found(plan, [nodes[stage] for stage in setups])
+        self._place(plan, setups, nodes, self._found(plan, [nodes[stage] for stage in setups]))
+
+    def _place(
+        self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str], found: Mapping[str, RayNode]
+    ) -> None:
         for stage, setup in setups.items():
             node = nodes[stage]
             self._actors[stage] = self._actor(stage, node, found, self._order(plan, setup, node, found))
@@ -208,16 +214,13 @@ class RayCluster:
         there = {name: actor for name in setups if (actor := self._ready.take(nodes[name])) is not None}
         fresh = {name: each for name, each in setups.items() if name not in there}
         self._end_actors(self._ready.leave([nodes[name] for name in fresh]))  # the memory there is for the stage
-        self._begin_fresh(plan, fresh, nodes)
+        self._place(plan, fresh, nodes, found)  # asked again, Ray might lack a node now, and what was taken be lost
+        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in fresh}
         self._ready.want(there, self._beside(plan))
         for name, actor in there.items():
             self._actors[name], self._nodes[name] = actor, nodes[name]
             self._preparing[actor.again.remote(name, self._order(plan, setups[name], nodes[name], found))] = name
-            self._otherwise[name] = partial(self._begin_fresh, plan, {name: setups[name]}, nodes)
-
-    def _begin_fresh(self, plan: Plan, setups: Mapping[str, StageSetup], nodes: Mapping[str, str]) -> None:
-        self.place(plan, setups, nodes)
-        self._preparing |= {self._actors[stage].prepare.remote(): stage for stage in setups}
+            self._otherwise[name] = partial(self.begin_spares, plan, {name: setups[name]}, nodes)
 
     def renamed(self, before: str, after: str) -> None:
         """The process of the stage `before` is that of `after` from now on. What is left of that one ends."""
@@ -239,7 +242,6 @@ class RayCluster:
             except self._ray.exceptions.RayError as error:
                 said = one_line(getattr(error, "cause", None) or error)
                 if (otherwise := self._otherwise.pop(stage, None)) is not None:
-                    self._end_actors([self._actors[stage]])
                     with suppress(RavnestError):  # where its node is gone, too, that its actor is dead says enough
                         otherwise()
                         continue
@@ -283,6 +285,7 @@ class RayCluster:
         """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
         self.adopted.end(stages)
         self._here.forget(stages)
+        self.told.difference_update(stages)
         for stage in stages:
             actor, _ = self._actors.pop(stage, None), self._otherwise.pop(stage, None)
             if actor is not None and self._ready.rest(stage, self._nodes[stage], actor):
@@ -342,31 +345,29 @@ class RayCluster:
         self._let_go()
         self._end_actors(self._ready.look())
         ends = [StageEnded(stage, None, "its process has ended") for stage in self.adopted.take_ended()]
-        if not self._running:
-            return ends
-        done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout_s)
+        running, no_memory = list(self._running), self._ray.exceptions.OutOfMemoryError
+        done, _ = self._ray.wait(running, num_returns=len(running), timeout=timeout_s) if running else ([], [])
         for call in done:
             stage = self._running.pop(call)
             try:
                 said = _opened(self._ray.get(call))
-            except self._ray.exceptions.OutOfMemoryError:
+            except (no_memory, self._ray.exceptions.RayError) as error:
                 self._ready.forget(stage)
-                ends.append(StageEnded(stage, None, _OUT_OF_MEMORY, unheard=True))
-            except self._ray.exceptions.RayError as error:
-                self._ready.forget(stage)
-                ends.append(StageEnded(stage, None, one_line(error), unheard=True))
+                why = _OUT_OF_MEMORY if isinstance(error, no_memory) else one_line(error)
+                ends.append(StageEnded(stage, None, why, unheard=True))
             else:
                 died = isinstance(said, str)
                 ends.append(StageEnded(stage, None, said) if died else StageEnded(stage, said))
                 self._ready.ended(stage)
+        ends += self._untold()
         self._here.forget([end.stage for end in ends])
-        return ends + self._untold()
+        self.told |= {end.stage for end in ends if not end.unheard}
+        return ends
 
     def _untold(self) -> list[StageEnded]:
         """The ends that are seen here, and of which no actor has told for SAYS_HOW_S."""
         untold = self._here.gone_for(set(self._running.values()), SAYS_HOW_S, self._now())
         self._running = {call: stage for call, stage in self._running.items() if stage not in untold}
-        self._here.forget(untold)
         return [StageEnded(stage, None, "its process has ended") for stage in untold]
 
     def _end_actors(self, actors: Iterable[Any]) -> None:

@@ -29,6 +29,7 @@ class Processes:
         self.nodes = {node.name for node in plan.fleet.nodes}
         self.begun, self.entered, self.ended, self.answers = [], [], [], {}
         self.refusal, self.ready, self.ready_nodes, self.kept_ready = None, set(), set(), []
+        self.told = set()
 
     def alive(self, plan):
         return self.nodes
@@ -260,17 +261,20 @@ def test_none_is_made_where_a_stage_stands_by():
     assert bench.processes.kept_ready == [(nodes - {stands, plan.cluster("c1").stages[0].node}, set())]
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("told", ["with a ready process", "without one", "later", ""])
 def test_a_ready_process_of_a_machine_that_may_stand_still_promises_nothing(told):
-    bench = standing_by(Bench())
-    silent = bench.rings.plan.cluster("c0").stages[1].node
-    bench.processes.ready_nodes = {silent}
-    if told:
+    bench = Bench()
+    bench.processes.ready_nodes = {bench.rings.plan.cluster("c0").stages[1].node}
+    if told == "with a ready process":
         bench.processes.ready = {"c0.s1"}
-        bench = standing_by(bench)
+    if told == "without one":
+        bench.processes.told = {"c0.s1"}
+    standing_by(bench)
+    if told == "later":
+        bench.starts.ended("c0.s1")
     rest_s = WARM_S + 6.0
     said = bench.starts.turn(bench.rings, bench.endpoint, 7, FIRST_WAIT_S, rest_s)
-    assert (len(bench.processes.begun) == 1) is told
+    assert (len(bench.processes.begun) == 1) is bool(told)
     assert told or "the run ends in" in said[0].reason, "it is taken to start as one that has to load"
 
 

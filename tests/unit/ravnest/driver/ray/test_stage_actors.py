@@ -254,6 +254,26 @@ def test_where_an_actor_that_rested_has_died_a_fresh_one_is_started_in_the_same_
     assert ray.ended == ["c0.s0"], "what may be left of the dead one is to end"
 
 
+def test_a_node_that_goes_while_stages_begin_costs_no_actor_that_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    session, ray = Session(*(ray_node(node.name) for node in plan.fleet.nodes)), Calls()
+    session.ray = ray  # type: ignore[assignment]
+    session.on_node = lambda node: {}  # type: ignore[attr-defined]
+    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0"})
+    made.place(plan, setups, nodes_of(plan, setups))
+    made.start({})
+    ray.outcomes = {"c0.s0 make_ready": ("said", IS_READY)}
+    assert made.ended() == []
+    lists = [session.listed, []]
+    session.nodes = lambda: lists.pop(0)  # type: ignore[method-assign]
+    made.begin(plan, {name: setups[name] for name in ("c0.s0", "c0.s1")})
+    assert len(lists) == 1, "Ray is asked once"
+    ray.outcomes = {"c0.s0 again": ("said", told(AT)), "c0.s1 prepare": ("said", told(AT))}
+    assert made.prepared(["c0.s0", "c0.s1"]) == {"c0.s0": AT, "c0.s1": AT}
+
+
 def test_after_a_takeover_processes_wait_beside_the_stages_that_were_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
     session, ray = Session(local=True), Calls()
     session.ray = ray  # type: ignore[assignment]
@@ -357,6 +377,9 @@ def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(mon
     assert (ends["c0.s1"].reason, ends["c0.s1"].unheard) == ("gone", True)
     assert "free memory" in ends["c1.s0"].reason
     assert made.ended() == []
+    assert made.told == {"c0.s0"}, "of the others' machines nothing is known"
+    made.end(["c0.s0"])
+    assert made.told == set()
 
 
 GONE = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), process_space(), 2**30, 2)
@@ -382,6 +405,7 @@ def test_the_end_of_a_process_here_is_told_where_its_actor_says_nothing(monkeypa
     ray.outcomes = {"c0.s0 run": ("died", "killed")}
     clock[0] = 10.0
     assert made.ended() == [], "each is told once"
+    assert made.told == {"c0.s0", "c0.s1"}
 
 
 def test_a_machine_without_memory_is_named_while_stages_start(monkeypatch: pytest.MonkeyPatch) -> None:
