@@ -77,9 +77,12 @@ def test_scales_beside_the_numbers_count_as_bytes_of_the_vector_only():
     assert divide(10**7, 1 + 4 / 256, ring).chunk_elements == chunk_elements_for(1e6, 1, int(10**7 * (1 + 4 / 256)))
 
 
+RATES = st.floats(1e4, 1e9)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.floats(1e4, 1e9), min_size=3, max_size=9),
+    st.one_of(st.lists(RATES, min_size=3, max_size=9), st.lists(RATES, min_size=WALKED_FROM, max_size=24)),
     st.floats(0.0, 1.0),
     st.floats(1e3, 1e9),
     st.floats(1e2, 1e7),
