@@ -236,6 +236,11 @@ class Exchange:
     stalls_s: float = 0.0
     """By how much later than `sending_s` the last has arrived where hops wait for large blocks (`RingRound`)."""
 
+    @property
+    def alone_s(self) -> float:
+        """How long the ring takes by itself, but for the latency of its last hop."""
+        return max(self.sending_s + self.stalls_s, self.way_s)
+
 
 def links_of_ring(fleet: Fleet, nodes: Sequence[str]) -> RingLinks:
     """Return the rates and latencies between `nodes`, which are given in passing order.

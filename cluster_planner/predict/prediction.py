@@ -205,11 +205,13 @@ def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
         return None
     busy_s, latency_s, _ = _by_pair(exchanges)
     sending_s = max(max(exchange.sending_s for exchange in exchanges), float(busy_s.max()))
-    done_s = max(max(one.sending_s + one.stalls_s for one in exchanges), float((busy_s + latency_s).max()))
+    last_hop_s = max(0.0, float((busy_s + latency_s).max()) - sending_s)
+    stalled_s = max(exchange.sending_s + exchange.stalls_s for exchange in exchanges)
     return RoundTimes(
         sending_s,
-        max(0.0, done_s - sending_s),
+        last_hop_s,
         max(exchange.way_s for exchange in exchanges),
+        max(0.0, stalled_s - sending_s - last_hop_s),
     )
 
 
@@ -239,8 +241,8 @@ def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, f
     up_s = stages.through_host(stages.averaged_up) / stages.up_bytes_per_s
     down_s = stages.through_host(stages.averaged_down) / stages.down_bytes_per_s
     sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
-    averaging_s = max(sending_s + alone.last_hop_s, alone.way_s)
-    return averaging_s, averaging_s - sending_s
+    averaging_s = max(sending_s + alone.later_s, alone.way_s)
+    return averaging_s, max(0.0, averaging_s - sending_s - alone.stalls_s)
 
 
 def _stage_seconds(stages: PipelineArrays, work: Workload, pace: Pace) -> tuple[Floats, Floats]:
@@ -268,8 +270,8 @@ def _waits(
         worst = int(stages.occupancy().most[first : first + len(pipe.loads)].argmax())
         said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
         return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
-    slowest = max(exchanges, key=lambda exchange: max(exchange.sending_s, exchange.way_s))
-    shared = float(_by_pair(exchanges)[0].max()) > max(slowest.sending_s, slowest.way_s)
+    slowest = max(exchanges, key=lambda exchange: exchange.alone_s)
+    shared = float(_by_pair(exchanges)[0].max()) > slowest.alone_s
     sender, _ = busiest_pair(exchanges, len(fleet.nodes))
     node = fleet.nodes[sender].name if shared else slowest.slowest
     return ClusterLimit("averaging", node), f"{waiting}, slowest from {node}"

@@ -42,14 +42,14 @@ class ClusterTimes:
 @dataclass(frozen=True)
 class RoundRules:
     """How a round is opened, and what it takes: `update_samples` of one update of a cluster, `round_samples` of the
-    fleet between rounds, `max_lag`; `sending_s`, `last_hop_s` and `way_s` of its rings as in steady_state.RoundTimes.
+    fleet between rounds, `max_lag`; `sending_s`, `later_s` and `way_s` of its rings as in steady_state.RoundTimes.
     """
 
     update_samples: int
     round_samples: int
     max_lag: int
     sending_s: float
-    last_hop_s: float
+    later_s: float
     way_s: float
 
 
@@ -112,7 +112,7 @@ class _Walk:
         self._ready_s[number] = max(self._ready_s[number], at_s)
         if self._came[number] == len(self._clusters):
             self._sent_s = max(self._ready_s[number], self._sent_s) + rules.sending_s
-            done_s = max(self._sent_s + rules.last_hop_s, self._ready_s[number] + rules.way_s)
+            done_s = max(self._sent_s + rules.later_s, self._ready_s[number] + rules.way_s)
             heappush(self._events, (done_s + 2 * CONTROL_S, _COMMITTED, number))
 
     def _commit(self, at_s: float, number: int) -> None:

@@ -62,13 +62,19 @@ class Occupancy:
 class RoundTimes:
     """What rounds take beside the hosts' links, in seconds.
 
-    `sending_s` is what the busiest link of a pair takes, `last_hop_s` how much later the last of a round has come, and
-    `way_s` a chunk's way around.
+    `sending_s` is what the busiest link of a pair takes, `last_hop_s` how much later the last of a round has come by
+    latency, and `way_s` a chunk's way around. `stalls_s`: by how much later still, where hops wait for large blocks.
     """
 
     sending_s: float
     last_hop_s: float
     way_s: float
+    stalls_s: float = 0.0
+
+    @property
+    def later_s(self) -> float:
+        """How much later than the last is sent it has come."""
+        return self.last_hop_s + self.stalls_s
 
 
 @dataclass(frozen=True)
@@ -144,12 +150,12 @@ class PipelineArrays:
         if work.max_lag == 1:
             later = (len(rates) - 1) / (2 * (len(rates) + 1))
             stopping_s = self._busy_s(periods, opened_s + later * updates) - busy_s
-            idle_s = alone.last_hop_s + np.clip(busy_s - opened_s, 0.0, stopping_s)
+            idle_s = alone.later_s + np.clip(busy_s - opened_s, 0.0, stopping_s)
         else:  # the next round is sent meanwhile
-            idle_s = np.maximum(0.0, (busy_s + alone.last_hop_s) / work.max_lag - busy_s)
+            idle_s = np.maximum(0.0, (busy_s + alone.later_s) / work.max_lag - busy_s)
         busy_s += np.where(sends, idle_s, 0.0)
         at, late = int(busy_s.argmax()), int(updates.argmax())
-        by_itself = max(alone.sending_s, max(alone.sending_s + alone.last_hop_s, alone.way_s) / work.max_lag)
+        by_itself = max(alone.sending_s, max(alone.sending_s + alone.later_s, alone.way_s) / work.max_lag)
         interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]), least_s)
         if interval_s <= opened_s * (1 + 1e-9):
             return Pace(rates, opened_s)
@@ -173,7 +179,7 @@ class PipelineArrays:
         sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
         stages = np.diff(self.first, append=len(self.host))
         delays_s = np.where(stages > 1, self.round_trip_s / 2, 0.0)
-        takes_s = max(sending_s + alone.last_hop_s, alone.way_s)
+        takes_s = max(sending_s + alone.later_s, alone.way_s)
         if abs(takes_s - opened_s) > float((updates_s + delays_s).max()):
             return 0.0
         if roughly:
@@ -181,7 +187,7 @@ class PipelineArrays:
             return (takes_s + opened_s) / 2 + math.hypot(apart_s, about_s)
         samples = work.update_every * work.micro_batch
         rules = RoundRules(
-            samples, round(work.round_samples(len(periods))), work.max_lag, sending_s, alone.last_hop_s, alone.way_s
+            samples, round(work.round_samples(len(periods))), work.max_lag, sending_s, alone.later_s, alone.way_s
         )
         # In this order, so that it does not count which number a cluster has.
         each = sorted(zip(updates_s.tolist(), delays_s.tolist(), strict=True))

@@ -1,4 +1,6 @@
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -7,6 +9,7 @@ from cluster_planner.inputs.links import Link
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict import prediction as predicting
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.prediction import ClusterLimit, predict
 from cluster_planner.rings import exchange_of, make_rings
@@ -118,6 +121,36 @@ def test_rings_with_two_neighbours_in_common_share_their_link(
     one = exchange_of(fleet, ["a", "b", "c"], 10**6, 4.0)
     averaging_s = predict(fleet, spans, [*whole, halves], rings).prediction.averaging_s
     assert averaging_s == pytest.approx(max(shared * one.sending_s + one.last_hop_s, one.way_s))
+
+
+def test_what_hops_wait_for_large_blocks_is_no_latency(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    draw = random.Random(1)
+    names = [f"n{i}" for i in range(20)]
+    fleet = Fleet(tuple(make_node(name, up_bytes_per_s=2.5e6 * draw.lognormvariate(0, 0.6)) for name in names))
+    spans = spans_of(parameter_bytes=4 * 10**6)
+    clusters = [Cluster(f"c{i}", 6, (Stage(name, (0, 8)),)) for i, name in enumerate(names)]
+    rings = make_rings(fleet, spans, clusters)
+    assert len(rings) == 1
+    once = exchange_of(fleet, [clusters[int(name[1:])].stages[0].node for name, _ in rings[0].members], 8 * 10**6, 4.0)
+    assert once.stalls_s > once.last_hop_s > 0
+    forecast = predict(fleet, spans, clusters, rings)
+    assert forecast.prediction.averaging_s == pytest.approx(once.sending_s + once.stalls_s)
+    assert forecast.latency_s == pytest.approx(once.last_hop_s)
+
+
+def test_clusters_are_said_to_wait_for_the_ring_that_takes_longest_with_its_stalls(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, spans = fleet_of(make_node), spans_of()
+    rings = make_rings(fleet, spans, CLUSTERS)
+    once = exchange_of(fleet, ["a", "c"], 10**4, 4.0)
+    each = [replace(once, sending_s=2e5, slowest="a"), replace(once, sending_s=1e5, stalls_s=2e5, slowest="c")]
+    monkeypatch.setattr(predicting, "_exchanges", lambda *_: each)
+    forecast = predict(fleet, spans, CLUSTERS, rings)
+    assert forecast.prediction.averaging_s == pytest.approx(3e5)
+    assert forecast.limits[0] == ClusterLimit("averaging", "c")
 
 
 def test_more_lag_hides_latency_and_no_bytes(

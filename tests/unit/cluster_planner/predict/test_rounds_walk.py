@@ -4,7 +4,7 @@ import pytest
 
 from cluster_planner.predict.rounds_walk import CONTROL_S, ClusterTimes, RoundRules, walked_samples_per_s
 
-EACH_S = RoundRules(update_samples=10, round_samples=40, max_lag=1, sending_s=0.0, last_hop_s=0.0, way_s=0.0)
+EACH_S = RoundRules(update_samples=10, round_samples=40, max_lag=1, sending_s=0.0, later_s=0.0, way_s=0.0)
 """Two clusters of one update a second each make a round in 2 s."""
 PAIR = (ClusterTimes(1.0, 0.0),) * 2
 
@@ -19,7 +19,7 @@ def test_rounds_that_take_no_time_slow_nobody() -> None:
 @pytest.mark.parametrize("max_lag", [1, 2])
 def test_of_long_rounds_one_follows_the_other(max_lag: int) -> None:
     """With a lag of two the latency of one is hidden behind the sending of the next."""
-    rules = replace(EACH_S, max_lag=max_lag, sending_s=10.0, last_hop_s=1.0)
+    rules = replace(EACH_S, max_lag=max_lag, sending_s=10.0, later_s=1.0)
     between_s = 10.0 + 2 * CONTROL_S + 1.0 if max_lag == 1 else 10.0
     made = walked_samples_per_s(PAIR, rules)
     assert made is not None
