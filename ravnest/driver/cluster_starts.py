@@ -44,7 +44,7 @@ class ClusterProcesses(Protocol):
         ...
 
     @property
-    def told(self) -> Collection[str]:
+    def ends_told(self) -> Collection[str]:
         """The stages whose processes have ended, as their machines tell, which answer so. Until `end`."""
         ...
 
@@ -134,7 +134,7 @@ class ClusterStarts:
             if (node in self.replacements.left if lost.with_notice else stage not in lost.standing_by)
         }
         ready = self._processes.ready
-        untold = self._gone[lost.cluster].difference(ready, self._processes.told)
+        untold = self._gone[lost.cluster].difference(ready, self._processes.ends_told)
         self._silent[lost.cluster] = {nodes[stage] for stage in untold}
         at_once = not lost.with_notice and self._gone[lost.cluster] <= {*self._holding(), *ready}
         self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once)

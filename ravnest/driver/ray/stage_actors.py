@@ -86,7 +86,7 @@ class RayCluster:
         """Those that this driver has started."""
         self._head = None if address is None or self._session.is_local else HeadWatch(address)
         self._beside = beside
-        self.told = set[str]()
+        self.ends_told = set[str]()
         """The stages whose processes have ended, as their machines tell, which answer so. Until `end`."""
         self._nodes: dict[str, str] = {}
         """By stage that has an actor: its node."""
@@ -285,7 +285,7 @@ class RayCluster:
         """End the processes of these stages, whatever they do. `ended` does not tell of them any more."""
         self.adopted.end(stages)
         self._here.forget(stages)
-        self.told.difference_update(stages)
+        self.ends_told.difference_update(stages)
         for stage in stages:
             actor, _ = self._actors.pop(stage, None), self._otherwise.pop(stage, None)
             if actor is not None and self._ready.rest(stage, self._nodes[stage], actor):
@@ -361,7 +361,7 @@ class RayCluster:
                 self._ready.ended(stage)
         ends += self._untold()
         self._here.forget([end.stage for end in ends])
-        self.told |= {end.stage for end in ends if not end.unheard}
+        self.ends_told |= {end.stage for end in ends if not end.unheard}
         return ends
 
     def _untold(self) -> list[StageEnded]:

@@ -29,7 +29,7 @@ class Processes:
         self.nodes = {node.name for node in plan.fleet.nodes}
         self.begun, self.entered, self.ended, self.answers = [], [], [], {}
         self.refusal, self.ready, self.ready_nodes, self.kept_ready = None, set(), set(), []
-        self.told = set()
+        self.ends_told = set()
 
     def alive(self, plan):
         return self.nodes
@@ -268,7 +268,7 @@ def test_a_ready_process_of_a_machine_that_may_stand_still_promises_nothing(told
     if told == "with a ready process":
         bench.processes.ready = {"c0.s1"}
     if told == "without one":
-        bench.processes.told = {"c0.s1"}
+        bench.processes.ends_told = {"c0.s1"}
     standing_by(bench)
     if told == "later":
         bench.starts.ended("c0.s1")

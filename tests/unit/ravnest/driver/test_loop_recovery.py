@@ -37,7 +37,7 @@ class Processes:
     """Processes that listen as soon as they are begun, unless they are `slow`."""
 
     def __init__(self):
-        self.begun, self.ended, self.slow, self.ready, self.ready_nodes, self.told = [], [], False, (), (), ()
+        self.begun, self.ended, self.slow, self.ready, self.ready_nodes, self.ends_told = [], [], False, (), (), ()
 
     def alive(self, plan):
         return {node.name for node in plan.fleet.nodes}

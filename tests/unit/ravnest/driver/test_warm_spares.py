@@ -70,7 +70,7 @@ class WarmRun:
 
     # ClusterProcesses and SpareProcesses, played on the run's network.
 
-    ready, ready_nodes, told = (), (), ()
+    ready, ready_nodes, ends_told = (), (), ()
 
     def alive(self, plan):
         return set(plan.fleet.names) - self.gone

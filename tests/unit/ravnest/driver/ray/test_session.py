@@ -128,7 +128,7 @@ def test_a_version_of_ray_without_the_call_cannot_say_what_it_drains(told: list[
         here.ray.__version__ = "9.9"
         with pytest.raises(NotImplementedError, match=r"version 9\.9 has no get_draining_nodes"):
             here.draining()
-        here.ray._private.state = SimpleNamespace(state=SimpleNamespace(get_draining_nodes=lambda: {"aa": 0}))
+        vars(here.ray)["_private"].state = SimpleNamespace(state=SimpleNamespace(get_draining_nodes=lambda: {"aa": 0}))
         entry = {"NodeID": "aa", "NodeManagerAddress": "192.0.2.1", "Alive": True, "Resources": {"CPU": 2.0}}
         here.ray.nodes = lambda: [entry, {**entry, "NodeID": "bb"}]
         assert [node.node_id for node in here.draining()] == ["aa"]

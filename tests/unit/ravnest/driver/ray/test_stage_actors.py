@@ -377,9 +377,9 @@ def test_a_process_that_died_is_told_apart_from_one_whose_actor_ray_has_lost(mon
     assert (ends["c0.s1"].reason, ends["c0.s1"].unheard) == ("gone", True)
     assert "free memory" in ends["c1.s0"].reason
     assert made.ended() == []
-    assert made.told == {"c0.s0"}, "of the others' machines nothing is known"
+    assert made.ends_told == {"c0.s0"}, "of the others' machines nothing is known"
     made.end(["c0.s0"])
-    assert made.told == set()
+    assert made.ends_told == set()
 
 
 GONE = StageAddress(PeerAddress("127.0.0.1", 5000, 5001), process_space(), 2**30, 2)
@@ -405,7 +405,7 @@ def test_the_end_of_a_process_here_is_told_where_its_actor_says_nothing(monkeypa
     ray.outcomes = {"c0.s0 run": ("died", "killed")}
     clock[0] = 10.0
     assert made.ended() == [], "each is told once"
-    assert made.told == {"c0.s0", "c0.s1"}
+    assert made.ends_told == {"c0.s0", "c0.s1"}
 
 
 def test_a_machine_without_memory_is_named_while_stages_start(monkeypatch: pytest.MonkeyPatch) -> None:
