@@ -236,12 +236,12 @@ class RayCluster:
         ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0.0)
         found: dict[str, StageAddress | str] = {}
         for call in ready:
-            stage = self._preparing.pop(call)
+            otherwise = self._otherwise.pop(stage := self._preparing.pop(call), None)
             try:
                 said = _opened(self._ray.get(call))
             except self._ray.exceptions.RayError as error:
                 said = one_line(getattr(error, "cause", None) or error)
-                if (otherwise := self._otherwise.pop(stage, None)) is not None:
+                if otherwise is not None:
                     with suppress(RavnestError):  # where its node is gone, too, that its actor is dead says enough
                         otherwise()
                         continue
