@@ -5,6 +5,7 @@ and its rings are the planner's own.
 """
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -14,6 +15,7 @@ from cluster_planner import (
     Cluster,
     Fleet,
     Link,
+    ModelCosts,
     Node,
     Plan,
     Ring,
@@ -91,9 +93,8 @@ def _job(site: Site, average_every: int) -> Job:
 
 def _plan(site: Site, job: Job, captured: CapturedModel, job_file: Path) -> Plan:
     units = len(captured.units)
-    work = workload(job)
     costs = captured.costs
-    spans = SpanCosts(costs, work)
+    spans = SpanCosts(costs, workload(job))
     at = {node.name: tuple(units * layer // LAYERS for layer in node.layers) for node in site.nodes}
     fleet = Fleet(
         tuple(
@@ -114,9 +115,21 @@ def _plan(site: Site, job: Job, captured: CapturedModel, job_file: Path) -> Plan
         ),
         (),
     )
+    pipelines = [
+        tuple(Stage(node.name, at[node.name]) for node in site.nodes if node.cluster == number)
+        for number in range(site.clusters)
+    ]
+    return plan_by_hand(fleet, pipelines, costs, job, job_file)
+
+
+def plan_by_hand(
+    fleet: Fleet, pipelines: Sequence[tuple[Stage, ...]], costs: ModelCosts, job: Job, job_file: Path
+) -> Plan:
+    """A plan of these clusters. Windows, rings and the prediction are the planner's. `job_file` need not be there."""
+    work = workload(job)
+    spans = SpanCosts(costs, work)
     clusters = []
-    for number in range(site.clusters):
-        stages = tuple(Stage(node.name, at[node.name]) for node in site.nodes if node.cluster == number)
+    for number, stages in enumerate(pipelines):
         slowest = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), 0.0)
         window = wanted_window(slowest, round_trip_s(fleet, spans, stages), work)
         clusters.append(Cluster(f"c{number}", window, stages))

@@ -8,38 +8,22 @@ machine computes in less time than the imitated links take, though in more than 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster_planner import (
-    Cluster,
-    Fleet,
-    Link,
-    Node,
-    Plan,
-    Ring,
-    SpanCosts,
-    Stage,
-    bottleneck_s,
-    loads_of,
-    predict,
-    round_trip_s,
-    save_plan,
-    validate,
-    wanted_window,
-)
+from cluster_planner import Fleet, Link, Node, Plan, Stage, save_plan
 from experiments.fidelity.achieved import Achieved, of_rehearsal
 from experiments.fidelity.measure import rehearsal_of
+from experiments.fidelity.plans import plan_by_hand
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.wire.cuts import MOST
 from experiments.wire.tried_bottlenecks import BLOCKS as STAGES
 from experiments.wire.tried_bottlenecks import CONTEXT, FEATURES, HEADS, WAYS, Narrow
 from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.materials import capture_job, load_data
-from ravnest.planning.workload import workload
 from ravnest.simulator import simulate
 
 BASE, TASK = "int8", "characters"
@@ -103,7 +87,7 @@ def run(*, quick: bool) -> Part:
 def plan_of(form: Narrow, job_file: Path, extent: Extent) -> Plan:
     """A block to each stage; the window and the prediction are the planner's. `job_file` need not be there."""
     job = _job(form, extent)
-    costs, work = capture_job(job, job_file, load_data(job, job_file)).costs, workload(job)
+    costs = capture_job(job, job_file, load_data(job, job_file)).costs
     ends = [
         i + 1
         for i, unit in enumerate(costs.units)
@@ -111,25 +95,7 @@ def plan_of(form: Narrow, job_file: Path, extent: Extent) -> Plan:
     ]
     at = list(pairwise([0, *ends[: STAGES - 1], len(costs.units)]))
     stages = tuple(Stage(f"n{number}", units) for number, units in enumerate(at))
-    fleet = _fleet([stage.node for stage in stages])
-    spans = SpanCosts(costs, work)
-    slowest = bottleneck_s(fleet, stages, loads_of(fleet, spans, stages), 0.0)
-    clusters = [Cluster("c0", wanted_window(slowest, round_trip_s(fleet, spans, stages), work), stages)]
-    rings = tuple(Ring(units, (("c0", number),)) for number, units in enumerate(at))
-    plan = Plan(
-        clusters=tuple(clusters),
-        rings=rings,
-        spares=(),
-        predicted=replace(predict(fleet, spans, clusters, rings).prediction, advice="none was asked for"),
-        fleet=fleet,
-        costs=costs,
-        workload=work,
-        job=job.model_dump(mode="json"),
-        job_file=str(job_file),
-        seed=0,
-    )
-    validate(plan)
-    return plan
+    return plan_by_hand(_fleet([stage.node for stage in stages]), [stages], costs, job, job_file)
 
 
 def _fleet(names: Sequence[str]) -> Fleet:
