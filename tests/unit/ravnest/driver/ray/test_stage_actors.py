@@ -229,13 +229,11 @@ def test_other_cuts_take_the_ready_processes_on_their_nodes_whatever_stage_was_t
     assert made.ended() == [], "the stage that was there before is nobody's any more"
 
 
-@pytest.mark.parametrize("node_is_there", [True, False])
-def test_where_an_actor_that_rested_has_died_a_fresh_one_is_started_in_the_same_try(
-    monkeypatch: pytest.MonkeyPatch, node_is_there: bool
-) -> None:
-    setups, plan = setups_of(tiny_job(), parts=(2, 1))
-    names = [node.name for node in plan.fleet.nodes]
-    session, ray = Session(*map(ray_node, names)), Calls()
+def where_one_waits(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, setups: Mapping[str, StageSetup]
+) -> tuple[RayCluster, Session, Calls]:
+    """A cluster with its session and its calls: all stages are at work, and a process waits beside c0.s0."""
+    session, ray = Session(*(ray_node(node.name) for node in plan.fleet.nodes)), Calls()
     session.ray = ray  # type: ignore[assignment]
     session.on_node = lambda node: {}  # type: ignore[attr-defined]
     made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0"})
@@ -243,6 +241,15 @@ def test_where_an_actor_that_rested_has_died_a_fresh_one_is_started_in_the_same_
     made.start({})
     ray.outcomes = {"c0.s0 make_ready": ("said", IS_READY)}
     assert made.ended() == []
+    return made, session, ray
+
+
+@pytest.mark.parametrize("node_is_there", [True, False])
+def test_where_an_actor_that_rested_has_died_a_fresh_one_is_started_in_the_same_try(
+    monkeypatch: pytest.MonkeyPatch, node_is_there: bool
+) -> None:
+    setups, plan = setups_of(tiny_job(), parts=(2, 1))
+    made, session, ray = where_one_waits(monkeypatch, plan, setups)
     made.begin(plan, {"c0.s0": setups["c0.s0"]})
     if not node_is_there:
         session.listed = []
@@ -258,14 +265,7 @@ def test_a_node_that_goes_while_stages_begin_costs_no_actor_that_was_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setups, plan = setups_of(tiny_job(), parts=(2, 1))
-    session, ray = Session(*(ray_node(node.name) for node in plan.fleet.nodes)), Calls()
-    session.ray = ray  # type: ignore[assignment]
-    session.on_node = lambda node: {}  # type: ignore[attr-defined]
-    made = cluster(monkeypatch, session, beside=lambda plan: {"c0.s0"})
-    made.place(plan, setups, nodes_of(plan, setups))
-    made.start({})
-    ray.outcomes = {"c0.s0 make_ready": ("said", IS_READY)}
-    assert made.ended() == []
+    made, session, ray = where_one_waits(monkeypatch, plan, setups)
     lists = [session.listed, []]
     session.nodes = lambda: lists.pop(0)  # type: ignore[method-assign]
     made.begin(plan, {name: setups[name] for name in ("c0.s0", "c0.s1")})
