@@ -113,7 +113,8 @@ def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
 
 def predicted_again(plan: Plan) -> Plan:
     """Return the plan, with the figures of the plan as it stands; the same object where they are what it says."""
-    made = predict(plan.fleet, SpanCosts(plan.costs, plan.workload), plan.clusters, plan.rings).prediction
+    spans = SpanCosts(plan.costs, plan.workload)
+    made = predict(plan.fleet, spans, plan.clusters, plan.rings, plan.spares).prediction
     if _agree(plan.predicted, made):
         return plan
     kept = {"advice": plan.predicted.advice, "best_possible": plan.predicted.best_possible}

@@ -129,4 +129,4 @@ def predicted_s(plan: Plan) -> float:
     once = exchange_of(
         plan.fleet, nodes, elements, work.averaged_number_bytes, hierarchical=work.hierarchical_averaging
     )
-    return max(once.sending_s + once.last_hop_s, once.way_s)
+    return max(once.sending_s + max(once.last_hop_s, once.stalls_s), once.way_s)

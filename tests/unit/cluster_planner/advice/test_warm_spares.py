@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cluster_planner import InvalidInput, Node, Spare, shadows_among
+from cluster_planner.advice.plan_warnings import predicted_again
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.files.conversion import plan_to
 from cluster_planner.plan import validate
@@ -89,3 +90,10 @@ def test_shadows_of_what_is_not_there_are_refused_by_their_key(shadows, said):
     with pytest.raises(InvalidInput, match=said) as refused:
         validate(plan)
     assert refused.value.key.startswith("spares[0].shadows[")
+
+
+def test_a_plan_with_warm_spares_is_predicted_again_as_it_was_made():
+    """What they are sent was left out, so that each such plan was said to have been edited since."""
+    plan = with_warm_spares(plan_of())
+    assert any(spare.shadows for spare in plan.spares)
+    assert predicted_again(plan) is plan

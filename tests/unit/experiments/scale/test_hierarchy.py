@@ -26,3 +26,8 @@ def test_few_members_stay_one_ring() -> None:
 def test_shorter_forms_take_less() -> None:
     exact, int8 = (row_of(10, 8_000_000, simulated=False, wire=wire) for wire in ("float32", "int8"))
     assert int8[7] < exact[7] / 3
+
+
+def test_one_ring_of_unequal_blocks_is_predicted_with_what_its_hops_wait() -> None:
+    *_, flat_s, _, flat_predicted_s, _, _ = row_of(40, 8_000_000, simulated=True)
+    assert flat_s == pytest.approx(flat_predicted_s, rel=0.03)
