@@ -15,6 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from cluster_planner import format_rate
 from ravnest.simulator.simulated_run import SimulatedRun
@@ -118,15 +119,22 @@ def panels(count: int, width_in: float, height_in: float) -> tuple[Figure, list[
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG. An existing file is replaced atomically, so that a reader always sees a whole picture."""
     temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, dpi=150, format="png")
+    _as_written(figure).savefig(temporary, dpi=150, format="png")
     temporary.replace(path)
 
 
 def png_of(figure: Figure, dpi: int = 100) -> bytes:
     """Return a figure as the contents of a PNG file."""
     written = BytesIO()
-    figure.savefig(written, dpi=dpi, format="png")
+    _as_written(figure).savefig(written, dpi=dpi, format="png")
     return written.getvalue()
+
+
+def _as_written(figure: Figure) -> Figure:
+    """Return the figure with all its text as it stands: what is between two dollar signs of a name is no formula."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    return figure
 
 
 _LEAST_SHARE = 0.0005

@@ -36,6 +36,19 @@ def test_a_plans_picture_says_what_its_figures_count(
         assert any(word in text for text in drawn), word
 
 
+def test_dollar_signs_of_a_region_are_no_formula(tmp_path: Path) -> None:
+    """`$$`, and what is no formula between two of them, were a traceback once plan.yaml had been written."""
+    plan = home_plan(32, 4, 0)
+    names = {str(node.region): f"{node.region} $$ \\frac" for node in plan.fleet.nodes}
+    fleet = replace(
+        plan.fleet,
+        nodes=tuple(replace(node, region=names[str(node.region)]) for node in plan.fleet.nodes),
+        regions=tuple(replace(link, a=names[link.a], b=names[link.b]) for link in plan.fleet.regions),
+    )
+    draw_plan(replace(plan, fleet=fleet), tmp_path / "plan.png")
+    assert drawn_share(tmp_path / "plan.png") > 0.1
+
+
 @pytest.mark.parametrize("many", [20, 200])
 def test_a_large_plan_has_a_picture_of_bounded_size(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
