@@ -11,7 +11,7 @@ as another stands. What is not tried is said. Hours and caps belong to the nodes
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.advice import lean_optimizer, rarer_rounds
@@ -33,7 +33,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
-from cluster_planner.plan import Plan, validate
+from cluster_planner.plan import Cluster, Plan, validate
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.upper_bound import best_possible
@@ -212,6 +212,9 @@ def improve_plan(
     Small changes of the whole plan are tried, TRIES_AT_ONCE at a time, with other draws each time. After each of these
     `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
     LAST_TRIES changes for each node have gained nothing. The other arguments are those of `make_plan`.
+
+    Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
+    plan has more of both, and a change that gains by that judgement may gain nothing.
     """
     fleet, least = plan.fleet, _least_of(plan)
     spans = SpanCosts(plan.costs, plan.workload)
@@ -221,20 +224,28 @@ def improve_plan(
     worths = PlanWorths(fleet, spans)
     climber = WholePlans(fleet, spans, worths, names, least, few=fine)
     assembler = Assembler(fleet, spans, fine, least)
-    clusters, worth, idle = plan.clusters, plan.predicted.objective, 0
+
+    def made_of(clusters: Sequence[Cluster]) -> Candidate:
+        return _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)
+
+    clusters, worth, idle = plan.clusters, worths.of(plan.clusters), 0
+    first = best = made_of(clusters)
     for number in itertools.count(1):
         better, value = climber.improved(clusters, TRIES_AT_ONCE, plan.seed + number)
         idle += TRIES_AT_ONCE
         if value > worth * (1 + 1e-9):
             clusters, worth, idle = better, value, 0
-        if not go_on(worth) or idle >= LAST_TRIES * len(names):
+            best = max(best, made_of(clusters), key=lambda one: one.objective)
+        if not go_on(plan.predicted.objective + best.objective - first.objective) or idle >= LAST_TRIES * len(names):
             break
-    if clusters == plan.clusters:
+    if best is first:
         return plan
-    clusters, useless = with_spares(climber, worths, fleet, clusters, SPARE_TRIES)
-    best = _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)
-    made = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
-    return _explained(made, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
+    clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
+    joined = made_of(clusters)
+    best, useless = (best, frozenset()) if joined.objective < best.objective else (joined, useless)
+    changed = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
+    made = _explained(changed, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
+    return made if made.predicted.objective > plan.predicted.objective else plan
 
 
 def _explained(
