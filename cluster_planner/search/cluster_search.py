@@ -391,7 +391,7 @@ def _about(worth: float) -> float:
 
 
 def _counts(nodes: int, least: int) -> Iterator[int]:
-    """Return the numbers of clusters to try, from many to few."""
+    """Return the numbers of clusters to try, from many to few: each up to EVERY_K, then a quarter more each time."""
     counts, k = [], 1
     while k <= nodes // least:
         counts.append(k)

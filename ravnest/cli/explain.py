@@ -34,6 +34,8 @@ MOST_MENTIONS = 5
 _A_SLIP = 0.8
 """A name that is so much like a key, from 0 to 1, is that key with a slip, and not another word."""
 _BESIDE_ESCAPED = re.compile(r"(?<!\\)\|")
+_PLACE = re.compile(r"(?<=\w)\[[^\]]*\]")
+"""A place in a list, as errors name it: that of `nodes[0].gflops`."""
 
 
 @dataclass(frozen=True)
@@ -179,5 +181,6 @@ def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Such as gflops, optimizer or job.averaging.wire.")],
 ) -> None:
     """Say what a key of nodes.yaml, job.yaml, plan.yaml or scenario.yaml means, and its default."""
+    key = _PLACE.sub("", key)
     for entry in about(key, list(entries_of(REFERENCE.read_text(encoding="utf-8")))):
         typer.echo(shown(entry, key))

@@ -130,5 +130,6 @@ def test_what_links_lead_to_is_said_so_that_a_reader_at_a_terminal_can_follow(en
         assert about(anchor, entries), "each is a section of the reference"
 
 
-def test_the_command_prints_it() -> None:
-    assert "memory that this run may use" in CliRunner().invoke(app, ["explain", "memory_gb"]).stdout
+@pytest.mark.parametrize("key", ["memory_gb", "nodes[0].memory_gb", "nodes[n0].memory_gb"])
+def test_the_command_prints_it_of_a_key_as_errors_name_it_too(key: str) -> None:
+    assert "memory that this run may use" in CliRunner().invoke(app, ["explain", key]).stdout
