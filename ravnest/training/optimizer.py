@@ -9,7 +9,8 @@ steps, is decided in weights.py.
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, Self
@@ -163,7 +164,11 @@ class OptimizerConfig(Section):
 
     @model_validator(mode="after")
     def _torch_agrees(self) -> Self:
-        optimizer = _construct(self, [torch.nn.Parameter(torch.zeros(2, 2))])
+        parameter = torch.nn.Parameter(torch.zeros(2, 2))
+        optimizer = _construct(self, [parameter])
+        parameter.grad = torch.ones(2, 2)
+        with _refusing(_class_named(self.name)):
+            optimizer.step()  # Muon looks at some of its arguments only here
         if self.correction is not None:
             corrected(self.correction, optimizer)
         for place, group in enumerate(self.groups):
@@ -244,8 +249,15 @@ def _class_named(name: object) -> type[Optimizer]:
 def _construct(config: OptimizerConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
     chosen = _class_named(config.name)
     build: Callable[..., Optimizer] = uncompiled(chosen)  # each class has its own arguments
-    try:
+    with _refusing(chosen):
         return build(parameters, lr=config.lr, **config.arguments)
+
+
+@contextmanager
+def _refusing(chosen: type[Optimizer]) -> Iterator[None]:
+    """What the class raises within the block becomes a ValueError that names it."""
+    try:
+        yield
     except (ValueError, RuntimeError, TypeError) as error:
         raise ValueError(f"{_place(chosen)}{chosen.__name__} refuses: {' '.join(str(error).split())}") from None
 

@@ -58,6 +58,16 @@ def test_the_first_group_that_matches_counts_and_the_rest_is_the_section():
     assert partition(config, []) == []
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"ns_steps": 100}, {"ns_steps": 1.5}, {"ns_coefficients": [1, None, 2]}], ids=str
+)
+def test_an_argument_at_which_a_class_looks_only_in_its_step(arguments):
+    with pytest.raises(ValidationError, match=r"torch\.optim\.Muon refuses: "):
+        OptimizerConfig(name="muon", **arguments)
+    with pytest.raises(ValidationError, match=r"groups\.0\n.*torch\.optim\.Muon refuses: "):
+        OptimizerConfig(groups=[{"match": "*", "name": "muon", **arguments}])
+
+
 def test_a_group_with_another_optimizer_takes_none_of_the_arguments():
     config = OptimizerConfig(name="muon", momentum=0.9, groups=[{"match": "*.bias", "name": "adamw", "eps": 1e-6}])
     (bias, _), (matrix, _) = partition(config, ["w", "w.bias"])
