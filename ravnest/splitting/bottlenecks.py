@@ -97,12 +97,18 @@ def insert_bottlenecks(model: nn.Module, bottlenecks: Sequence[Mapping[str, Any]
             with torch.no_grad():
                 bottleneck.down.weight.copy_(first.setdefault(size, bottleneck).down.weight)
                 bottleneck.up.weight.copy_(bottleneck.down.weight.T)
-            _insert(modules[name], name, bottleneck, key)
+            _insert(modules[name], name, bottleneck.to(_dtype_of(modules[name], model)), key)
 
 
 def _matches(name: str, pattern: str) -> bool:
     parts, patterns = name.split("."), pattern.split(".")
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _dtype_of(module: nn.Module, model: nn.Module) -> torch.dtype | None:
+    """The type of the weights of `module`, or, where it has none, of the model; None where that has none either."""
+    weights = (p.dtype for owner in (module, model) for p in owner.parameters() if p.is_floating_point())
+    return next(weights, None)
 
 
 def _insert(module: nn.Module, name: str, bottleneck: Bottleneck, key: str) -> None:

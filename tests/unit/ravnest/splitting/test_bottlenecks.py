@@ -126,6 +126,20 @@ def test_an_output_that_is_no_tensor_is_refused() -> None:
         model(torch.ones(1, 4))
 
 
+@pytest.mark.parametrize("after", ["1", "2"])
+def test_in_a_model_of_16_bits_it_has_16_bits_and_its_weights_can_be_made_one_by_one(after: str) -> None:
+    def make() -> nn.Module:
+        layers = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 8), nn.Tanh()).bfloat16()
+        return narrowed({**NARROW, "after": after, "features": 8}, make=lambda: layers)
+
+    model = make()
+    assert model(torch.tensor([[1, 2]])).dtype == torch.bfloat16
+    recorded, name = record(make, 0), f"{after}.bottleneck.down.weight"
+    alone, whole = (weights.make(0)[name] for weights in (recorded.only([name]), recorded))
+    assert alone.dtype == torch.bfloat16
+    assert torch.equal(alone, whole)
+
+
 def test_gradients_reach_both_maps() -> None:
     bottleneck = Bottleneck(4, 2, -1)
     bottleneck(torch.randn(3, 4)).square().sum().backward()
