@@ -244,6 +244,7 @@ class UnitEntry(Strict):
     saved_bytes: Count
     boundary_bytes: Count
     boundary_gradient_bytes: Count
+    boundary_narrow_bytes: Count = 0
     shared: list[str] = []
     tied_bytes: Count = 0
     borrowed_bytes: Count = 0

@@ -75,6 +75,8 @@ class Unit:
     forward, and as much of gradients back; or, with `tied: averaged`, nothing."""
     borrowed_bytes: int = 0
     """Tied parameters that the unit uses and that units before it hold (not per sample)."""
+    boundary_narrow_bytes: int = 0
+    """The part of `boundary_gradient_bytes` whose numbers have 16 bits."""
     narrow_bytes: int = 0
     """Trained weights of a 16-bit type, in that type: half of their part of `parameter_bytes`."""
     optimizer_bytes: int | None = None
@@ -90,6 +92,7 @@ class Unit:
             "saved_bytes",
             "boundary_bytes",
             "boundary_gradient_bytes",
+            "boundary_narrow_bytes",
             "tied_bytes",
             "borrowed_bytes",
             "narrow_bytes",
@@ -200,12 +203,12 @@ class Workload:
 
     def activation_bytes(self, unit: Unit) -> int:
         """Return the bytes that a cut at the unit's end sends forward for each micro-batch."""
-        saved = (1.0 - self.activation_wire_ratio) * unit.boundary_gradient_bytes
-        return math.ceil((unit.boundary_bytes - saved) * self.micro_batch)
+        whole = unit.boundary_bytes - unit.boundary_gradient_bytes
+        return math.ceil((whole + _shortened(unit, self.activation_wire_ratio)) * self.micro_batch)
 
     def gradient_bytes(self, unit: Unit) -> int:
         """Return the bytes that a cut at the unit's end sends back for each micro-batch."""
-        return math.ceil(self.gradient_wire_ratio * unit.boundary_gradient_bytes * self.micro_batch)
+        return math.ceil(_shortened(unit, self.gradient_wire_ratio) * self.micro_batch)
 
     def tied_bytes(self, unit: Unit) -> int:
         """Return a micro-batch's share of the tied weights that such a cut sends forward, and of their gradients
@@ -242,6 +245,13 @@ class Workload:
         (max_staleness + 1) updates' micro-batches are on their way.
         """
         return (self.max_staleness + 1) * self.update_every
+
+
+def _shortened(unit: Unit, ratio: float) -> float:
+    """The bytes that need a gradient, in a form that takes `ratio` of each float32 byte: of 16 bits twice as much, or
+    all of it where the form is no shorter than they are."""
+    wide = unit.boundary_gradient_bytes - unit.boundary_narrow_bytes
+    return ratio * wide + min(1.0, 2 * ratio) * unit.boundary_narrow_bytes
 
 
 def _require(owner: str, name: str, value: float, *, least: int) -> None:

@@ -273,7 +273,7 @@ def _captured(model: nn.Module, modes: Modes) -> CapturedModel:
         raise ModelNotSplittable(f"{type(model).__name__} has no parameter that its forward uses")
     apart = tied_parameters(model, train, work)
     cuts = [
-        Cut(position, sum(sent_bytes(train, position)))
+        Cut(position, sum(sent_bytes(train, position)[:2]))
         for position in range(1, len(train.operations))
         if not any(first < position <= last for first, last in train.joined)
         and all(train.can_travel(item) for item in train.alive[position])

@@ -128,6 +128,10 @@ class TensorSpec:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+HALVES = (torch.bfloat16, torch.float16)
+"""The types of 16 bits."""
+
+
 def is_narrow(dtype: torch.dtype) -> bool:
     """Whether weights of this type are trained through float32 masters (ravnest/training/weights.py)."""
     return dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize

@@ -17,7 +17,7 @@ from cluster_planner import Unit
 from ravnest.splitting.cuts import Pairing, RunningTotals
 from ravnest.splitting.liveness import GraphLayout
 from ravnest.splitting.model_source import aliases
-from ravnest.splitting.program import Value, is_narrow, weights_read
+from ravnest.splitting.program import HALVES, Value, is_narrow, weights_read
 
 _LARGEST_SHARE = 0.5
 """Of the model's parameter uses or work: when more lies between the uses of a parameter, it may be cut between."""
@@ -37,15 +37,17 @@ def work_of(layout: GraphLayout) -> RunningTotals:
     return RunningTotals(*(tuple(accumulate(values, initial=0)) for values in (flops, held, uses)))
 
 
-def sent_bytes(layout: GraphLayout, position: int) -> tuple[int, int]:
-    """What a cut at `position` sends for the whole sample, in bytes: forward, and back."""
-    forward = back = 0
+def sent_bytes(layout: GraphLayout, position: int) -> tuple[int, int, int]:
+    """What a cut at `position` sends for the whole sample, in bytes: forward, back, and what of that has 16 bits."""
+    forward = back = halves = 0
     for item in layout.alive[position]:
         facts = layout.measured.tensors.get(item.name) if isinstance(item, Value) else None
         size = facts.size_bytes if facts else torch.int64.itemsize
         forward += size
-        back += size if facts and facts.needs_gradient else 0
-    return forward, back
+        if facts and facts.needs_gradient:
+            back += size
+            halves += size if facts.dtype in HALVES else 0
+    return forward, back, halves
 
 
 def homes_of(train: GraphLayout, evaluate: GraphLayout, pairing: Pairing, positions: tuple[int, ...]) -> dict[str, int]:
@@ -107,7 +109,7 @@ def units_of(
     for index, (start, end) in enumerate(pairwise(positions)):
         facts = layout.measured.operations[start:end]
         last = end == positions[-1]
-        forward, back = (0, 0) if last else sent_bytes(layout, end)
+        forward, back, halves = (0, 0, 0) if last else sent_bytes(layout, end)
         held = [name for _, name in sorted(names[index])]
         units.append(
             Unit(
@@ -119,6 +121,7 @@ def units_of(
                 saved_bytes=math.ceil(sum(fact.saved_bytes for fact in facts) / samples),
                 boundary_bytes=math.ceil(forward / samples),
                 boundary_gradient_bytes=math.ceil(back / samples),
+                boundary_narrow_bytes=math.ceil(halves / samples),
                 tied_bytes=sum(
                     layout.converted.parameters[name].size_bytes
                     for name, (home, *others) in users.items()

@@ -2,10 +2,11 @@
 
 In: tensors of a stage's program, or of a message. Out: the tensors of a message, or those that the program takes.
 
-The job's `wire` gives the form. It applies to tensors of float32 that need a gradient, and to gradients. Masks,
-integers and tensors that no gradient reaches travel as they are, because their values are often beyond a short form (an
-attention mask adds -3e38). float16 is sent as parts of the tensor's largest number, so that gradients neither overflow
-nor vanish. Held-out batches travel as they are, so that evaluations are of the weights alone.
+The job's `wire` gives the form. It applies to tensors of float32 that need a gradient, and to gradients, and to those
+of 16 bits where the form is shorter still. Masks, integers and tensors that no gradient reaches travel as they are,
+because their values are often beyond a short form (an attention mask adds -3e38). float16 is sent as parts of the
+tensor's largest number, so that gradients neither overflow nor vanish. Held-out batches travel as they are, so that
+evaluations are of the weights alone.
 
 Nothing from the network reaches a computation before `expected_sender` and `check_tensors` have passed it. A mismatch
 means a peer with another plan, or a lie: the run ends with both named.
@@ -18,9 +19,11 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ravnest.errors import RunFailed, WrongMessage
 from ravnest.splitting import ValueSpec
+from ravnest.splitting.program import HALVES
 from ravnest.stage import epoch_messages as em
 from ravnest.stage import messages as m
 from ravnest.stage import state_messages as sm
@@ -77,7 +80,7 @@ class Crossing:
         for spec, wire in zip(self._specs, self._wires, strict=True):
             parts = [next(left) for _ in _forms(spec, wire)]
             try:
-                found.append(_unpacked(parts, wire))
+                found.append(_unpacked(parts, wire, spec))
             except InvalidInput as error:
                 raise RunFailed(f"{self._title} whose {spec.name!r} cannot be read: {error}; diverged?") from error
         return tuple(found)
@@ -163,12 +166,12 @@ def _needing(specs: Sequence[ValueSpec]) -> tuple[ValueSpec, ...]:
 def _wire_of(spec: ValueSpec, wire: Wire) -> Wire:
     """The form in which a tensor of `spec` travels.
 
-    A byte of int4 has two numbers of one row, so that rows of an odd or a changing length travel as int8.
+    A byte of int4 has two numbers of one row, so that rows of a changing length travel as int8.
     """
-    if not spec.needs_gradient or spec.dtype != torch.float32:
+    takes = spec.dtype == torch.float32 or (spec.dtype in HALVES and wire in ("int8", "int4"))
+    if not spec.needs_gradient or not takes:
         return "exact"
-    row = spec.shape[-1] if spec.shape else None
-    return "int8" if wire == "int4" and (row is None or row % 2) else wire
+    return "int8" if wire == "int4" and (not spec.shape or spec.shape[-1] is None) else wire
 
 
 def _forms(spec: ValueSpec, wire: Wire) -> list[ValueSpec]:
@@ -176,7 +179,7 @@ def _forms(spec: ValueSpec, wire: Wire) -> list[ValueSpec]:
     if wire == "exact":
         return [spec]
     row = spec.shape[-1] if wire == "int4" else None
-    shape = spec.shape if row is None else (*spec.shape[:-1], row // 2)
+    shape = spec.shape if row is None else (*spec.shape[:-1], -(-row // 2))
     values = replace(spec, dtype=_SHORT[wire], shape=shape, needs_gradient=False)
     scales = [_SCALES[wire]] if wire in _SCALES else []
     return [values, *(ValueSpec(f"{spec.name}'s scale", dtype, shape, False) for dtype, shape in scales)]
@@ -185,7 +188,10 @@ def _forms(spec: ValueSpec, wire: Wire) -> list[ValueSpec]:
 def _packed(tensor: Tensor, wire: Wire) -> list[Tensor]:
     if wire == "exact":
         return [tensor]
-    flat = tensor.detach().reshape(-1)
+    tensor = tensor.detach().to(torch.float32)
+    if wire == "int4" and tensor.shape[-1] % 2:
+        tensor = pad(tensor, (0, 1))
+    flat = tensor.reshape(-1)
     scale = _power_of_two(flat) if wire == "float16" else 1.0
     values, *scales = encode(wire, flat, scale, None)
     if wire == "float16":
@@ -194,13 +200,16 @@ def _packed(tensor: Tensor, wire: Wire) -> list[Tensor]:
     return [values.view(shape), *scales]
 
 
-def _unpacked(parts: Sequence[Tensor], wire: Wire) -> Tensor:
+def _unpacked(parts: Sequence[Tensor], wire: Wire, spec: ValueSpec) -> Tensor:
     values, *scales = parts
     if wire == "exact":
         return values
     scale = scales.pop().item() if wire == "float16" else 1.0
     shape = (*values.shape[:-1], 2 * values.shape[-1]) if wire == "int4" else values.shape
-    return decode(wire, [values.reshape(-1), *scales], math.prod(shape), scale, torch.float32).view(shape)
+    tensor = decode(wire, [values.reshape(-1), *scales], math.prod(shape), scale, torch.float32).view(shape)
+    if wire == "int4" and tensor.shape[-1] != spec.shape[-1]:
+        tensor = tensor[..., :-1].contiguous()
+    return tensor.to(spec.dtype)
 
 
 def _power_of_two(flat: Tensor) -> float:

@@ -59,6 +59,15 @@ def test_a_shorter_form_on_the_wire_counts_for_what_needs_a_gradient_only(
     assert spans.gradient_bytes.tolist() == [0, 2 * 20, 0]
 
 
+def test_numbers_of_16_bits_take_twice_the_part_of_their_bytes_and_never_more_than_all(
+    make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    model = make_model(2, boundary_bytes=50, boundary_gradient_bytes=40, boundary_narrow_bytes=30)
+    spans = SpanCosts(model, make_workload(micro_batch=2, activation_wire_ratio=0.25, gradient_wire_ratio=0.75))
+    assert spans.forward_bytes.tolist() == [0, 2 * (10 + 2.5 + 15), 0]
+    assert spans.gradient_bytes.tolist() == [0, 2 * (7.5 + 30), 0]
+
+
 def tied_table(make_model: Callable[..., ModelCosts], work: Workload) -> SpanCosts:
     """Three units, the last of which borrows what the first holds."""
     each = {"parameter_bytes": 0, "saved_bytes": 0, "boundary_bytes": 5, "boundary_gradient_bytes": 5}

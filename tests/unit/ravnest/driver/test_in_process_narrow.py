@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ravnest.training.precision import WireConfig
 from tests.support.jobs import narrow
 from tests.support.local import Start, captured_job, local_run, tiny_job
 
@@ -40,6 +41,15 @@ def test_the_plan_counts_a_master_and_its_copies_in_float32() -> None:
     numbers = sum(parameter.numel() for parameter in narrow.Narrow().parameters())
     assert sum(unit.parameter_bytes for unit in units) == 4 * numbers
     assert sum(unit.narrow_bytes for unit in units) == 2 * numbers
+    assert all(unit.boundary_narrow_bytes == unit.boundary_gradient_bytes > 0 for unit in units[:-1])
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int4"])
+def test_what_crosses_a_cut_has_16_bits_or_fewer(wire: str) -> None:
+    job = JOB.model_copy(update={"wire": WireConfig(activations=wire, gradients=wire)})  # type: ignore[arg-type]
+    exact, short = (local_run(each, [[2]]).run().checkpoints[-1] for each in (JOB, job))
+    assert all(torch.allclose(short[name], exact[name], atol=10 * LEARNING_RATE) for name in exact)
+    assert all(torch.equal(short[name], exact[name]) for name in exact) == (wire == "bfloat16")
 
 
 def test_a_run_with_other_cuts_goes_on_from_the_masters() -> None:

@@ -31,8 +31,10 @@ def test_units_have_work_and_parameters_and_true_costs(name: str) -> None:
         outputs = model.span(0, index + 1).outputs
         with_batch = [_bytes(spec, samples) for spec in outputs]
         assert unit.boundary_bytes == -(-sum(with_batch) // samples)
-        back = [size for size, spec in zip(with_batch, outputs, strict=True) if spec.needs_gradient]
-        assert unit.boundary_gradient_bytes == -(-sum(back) // samples)
+        back = [(spec, size) for size, spec in zip(with_batch, outputs, strict=True) if spec.needs_gradient]
+        assert unit.boundary_gradient_bytes == -(-sum(size for _, size in back) // samples)
+        narrow = sum(size for spec, size in back if spec.dtype.itemsize == 2)
+        assert unit.boundary_narrow_bytes == -(-narrow // samples)
     assert model.units[-1].boundary_bytes == 0
 
 

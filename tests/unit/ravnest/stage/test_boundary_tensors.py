@@ -1,13 +1,17 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster_planner import Unit
 from ravnest.errors import RunFailed
+from ravnest.planning.workload import workload
 from ravnest.splitting import ValueSpec
 from ravnest.stage.boundary_tensors import Crossing, StageCrossings
+from ravnest.training.precision import ring_wire
 from tests.support.local import setups_of, tiny_job
 
 HIDDEN = ValueSpec("hidden", torch.float32, (None, 3, 6), needs_gradient=True)
@@ -88,11 +92,53 @@ def test_scales_for_another_number_of_blocks_are_refused():
         cut.unpack([values, scales[:-1]])
 
 
-@pytest.mark.parametrize("shape", [(), (None,), (None, 3, 5), (None, 3, None)])
-def test_rows_that_do_not_fill_bytes_travel_as_int8_where_int4_is_asked(shape):
-    odd = ValueSpec("odd", torch.float32, shape, needs_gradient=True)
-    assert crossing("int4", odd).travelling == crossing("int8", odd).travelling
+@pytest.mark.parametrize("shape", [(), (None,), (None, 3, None)])
+def test_rows_of_a_changing_length_travel_as_int8_where_int4_is_asked(shape):
+    changing = ValueSpec("changing", torch.float32, shape, needs_gradient=True)
+    assert crossing("int4", changing).travelling == crossing("int8", changing).travelling
     assert crossing("int4", HIDDEN).travelling[0].shape == (None, 3, 3)
+
+
+def test_rows_of_an_odd_length_travel_as_int4_too():
+    odd, tensor = ValueSpec("odd", torch.float32, (None, 3, 7), needs_gradient=True), torch.randn(5, 3, 7)
+    assert crossing("int4", odd).travelling[0].shape == (None, 3, 4)
+    found = through("int4", tensor, odd)
+    assert found.shape == tensor.shape
+    assert found.is_contiguous()
+    assert float((found - tensor).abs().max()) <= RELATIVE["int4"] * float(tensor.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wire", ["exact", *SHORT])
+def test_numbers_of_16_bits_travel_in_forms_that_are_shorter(wire, dtype):
+    spec, tensor = ValueSpec("half", dtype, (None, 3, 6), needs_gradient=True), torch.randn(4, 3, 6).to(dtype)
+    found = through(wire, tensor, spec)
+    assert found.dtype == dtype
+    if wire not in ("int8", "int4"):
+        assert crossing(wire, spec).travelling == (spec,)
+        assert torch.equal(found, tensor)
+    else:
+        assert crossing(wire, spec).travelling == crossing(wire, HIDDEN_NAMED_HALF).travelling
+        error = (found.float() - tensor.float()).abs().max()
+        assert float(error) <= (RELATIVE[wire] + torch.finfo(dtype).eps) * float(tensor.abs().max())
+
+
+HIDDEN_NAMED_HALF = replace(HIDDEN, name="half")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "float16", "int8", "int4"])
+def test_a_message_has_the_bytes_that_the_plan_counts(wire, dtype):
+    batch, shape = 64, (16, 21)
+    spec = ValueSpec("hidden", dtype, (None, *shape), needs_gradient=True)
+    size = math.prod(shape) * dtype.itemsize
+    narrow = size if dtype == torch.bfloat16 else 0
+    sizes = {"boundary_bytes": size, "boundary_gradient_bytes": size, "boundary_narrow_bytes": narrow}
+    unit = Unit(name="a", flops=1.0, parameter_bytes=0, saved_bytes=0, **sizes)
+    work = workload(tiny_job(wire={"activations": wire, "gradients": wire}, micro_batch=batch))
+    sent = sum(each.nbytes for each in crossing(ring_wire(wire), spec).pack([torch.randn(batch, *shape, dtype=dtype)]))
+    assert sent == pytest.approx(work.activation_bytes(unit), rel=0.06)  # a row of 21 takes 11 bytes as int4
+    assert sent == pytest.approx(work.gradient_bytes(unit), rel=0.06)
 
 
 def test_other_floats_than_float32_travel_as_they_are():
