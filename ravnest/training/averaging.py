@@ -80,6 +80,11 @@ class AveragingConfig(Section):
     def _one_way(self) -> Self:
         if self.hierarchical and self.robust != "none":
             raise ValueError("hierarchical: a robust average sees each member's part, and a sum over a group hides it")
+        if self.wire == "sparse" and self.robust == "trimmed_mean":
+            raise ValueError(
+                "wire: sparse sends of most numbers nothing, so that trimmed_mean would leave out what few have sent:"
+                " use centred_clipping or another form"
+            )
         return self
 
     def rule_of(self, buffer: str) -> BufferRule:

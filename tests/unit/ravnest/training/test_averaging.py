@@ -23,6 +23,12 @@ def test_a_robust_average_has_no_groups():
         AveragingConfig(hierarchical=True, robust="trimmed_mean")
 
 
+def test_a_trimmed_mean_would_leave_out_what_is_sent_as_sparse():
+    assert AveragingConfig(wire="sparse", robust="centred_clipping").rule == "centred_clipping"
+    with pytest.raises(ValueError, match="wire: sparse sends of most numbers nothing"):
+        AveragingConfig(wire="sparse", robust="trimmed_mean")
+
+
 @pytest.mark.parametrize(("samples", "weight"), [(0, 0.0), (1, 1.0), (4096, 1.0)])
 def test_equal_weights_count_whoever_has_trained(samples, weight):
     assert AveragingConfig(weighting="equal").weight(samples) == weight
