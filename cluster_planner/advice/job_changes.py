@@ -114,7 +114,7 @@ def job_changes(
         windows = [_with_windows(fleet, under, clusters, forecast)]
         if not work.is_synchronous:
             windows.append(clusters)  # a pipeline that is less full leaves averaging more of its links
-        made = [one for several in windows if (one := _tried(fleet, under, several, rings)) is not None]
+        made = [one for several in windows if (one := fitting(fleet, under, several, rings)) is not None]
         return max(made, key=lambda one: one[1], default=None)
 
     found = (_least(fleet, key, spans.workload, forecast, tried, len(clusters), most_round) for key in keys)
@@ -202,9 +202,10 @@ def _with_windows(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], f
     return found
 
 
-def _tried(
+def fitting(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring]
 ) -> tuple[float, float] | None:
+    """Return (samples/s, worth) of these clusters; None where a stage has not the memory."""
     made = predict(fleet, spans, clusters, rings).prediction
     for cluster, one in zip(clusters, made.clusters, strict=True):
         for stage, needs in zip(cluster.stages, one.stages, strict=True):

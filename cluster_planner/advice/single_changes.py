@@ -24,7 +24,7 @@ from cluster_planner.advice.job_changes import (
     job_changes,
     most_of,
 )
-from cluster_planner.advice.shorter_forms import shorter_forms
+from cluster_planner.advice.shorter_forms import shorter_forms, shorter_rounds
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.constraints import ALL_DAY, common_hours, hours_to, part_of_day
 from cluster_planner.inputs.fleet import Fleet
@@ -110,6 +110,7 @@ def suggestions(
     found += longer_hours(fleet, spans, clusters, now)
     found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
     found += shorter_forms(fleet, spans, clusters, rings, forecast)
+    found += shorter_rounds(fleet, spans, clusters, rings, forecast)
     return sorted(found, key=lambda one: -one.worth)
 
 

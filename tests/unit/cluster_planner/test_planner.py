@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cluster_planner.advice.plan_warnings import better_single_node
+from cluster_planner.advice.shorter_forms import RATIOS
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
 from cluster_planner.inputs.constraints import Constraints, Pin
 from cluster_planner.inputs.fleet import Fleet, Node
@@ -305,10 +306,18 @@ def test_thirty_nodes_are_searched_with_bounded_work_and_none_is_lost(
 def test_advice_goes_by_how_long_training_is(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
-    nodes = tuple(make_node(name, host=host, up_bytes_per_s=1e5) for name, host in zip("abcd", "hhii", strict=True))
     apart = tuple((a, b) for a in "ab" for b in "cd")
-    fleet = Fleet(nodes, constraints=Constraints(min_clusters=2, forbid=apart))
-    given = fleet, make_model(8), make_workload(average_every=256)
+
+    def fleet(rate: float) -> Fleet:
+        names = zip("abcd", "hhii", strict=True)
+        nodes = tuple(make_node(name, host=host, up_bytes_per_s=rate) for name, host in names)
+        return Fleet(nodes, constraints=Constraints(min_clusters=2, forbid=apart))
+
+    plan = planned(fleet(1e5), make_model(8), make_workload(average_every=256))
+    assert plan.predicted.advice.startswith("int4 as the form in which rounds travel (averaging.wire) would raise ")
+    shortest = RATIOS["int4"]
+    work = make_workload(average_every=256, averaged_bytes_per_parameter_byte=shortest)
+    given = fleet(1e5 * shortest), make_model(8), work
     assert planned(*given).predicted.advice.startswith("average_every 2048 instead of 256")
     short = planned(*given, trained_samples=8 * 600.0)
     assert short.predicted.advice.startswith("average_every 512 instead of 256")

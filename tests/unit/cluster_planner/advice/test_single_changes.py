@@ -8,6 +8,7 @@ import pytest
 
 from cluster_planner import Fleet, Link, Node
 from cluster_planner.advice.job_changes import WORTHWHILE
+from cluster_planner.advice.shorter_forms import RATIOS
 from cluster_planner.advice.single_changes import (
     _changes,
     _may_gain,
@@ -154,7 +155,9 @@ def test_where_the_busiest_uplink_is_a_hosts_that_host_is_named(
 def test_short_training_is_told_why_no_rarer_averaging_is_advised(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
-    spans = SpanCosts(make_model(8), make_workload(update_every=1, max_staleness=4, average_every=8))
+    shortest = {"averaged_bytes_per_parameter_byte": RATIOS["int4"]}
+    work = make_workload(update_every=1, max_staleness=4, average_every=8, **shortest)
+    spans = SpanCosts(make_model(8, parameter_bytes=3 * 10**6), work)
     fleet = Fleet(tuple(make_node(name, up_bytes_per_s=2e5) for name in "abcd"))
     clusters = [
         Cluster("c0", 9, (Stage("a", (0, 4)), Stage("b", (4, 8)))),
