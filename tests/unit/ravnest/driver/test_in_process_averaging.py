@@ -62,6 +62,8 @@ CHOICES = [
     {"wire": "bfloat16"},
     {"wire": "float16"},
     {"wire": "int8"},
+    {"wire": "int4"},
+    {"wire": "sparse"},
     {"weighting": "equal", "outer": NESTEROV, "wire": "int8"},
 ]
 
@@ -72,7 +74,8 @@ def test_members_hold_the_same_anchor_and_have_learned(averaging):
     assert run.control.rounds_committed >= 5
     assert all(len(held) == 2 and len(set(held)) == 1 for held in anchors(run).values())
     assert anchors(run) != anchors(usual())
-    assert held_out_loss(run) < 1.15 * held_out_loss(usual())
+    times = 2.5 if averaging.get("wire") == "sparse" else 1.15  # of which much of so few rounds is still to be sent
+    assert held_out_loss(run) < times * held_out_loss(usual())
 
 
 @pytest.mark.parametrize("averaging", CHOICES[-2:], ids=str)

@@ -7,7 +7,7 @@ import torch
 
 from ravnest.driver.instructions import RunPhase
 from ravnest.errors import NodeLost
-from tests.support.local import local_run, tiny_job
+from tests.support.local import in_two_regions, local_run, tiny_job
 
 JOB = {"average_every": 48, "stop": {"samples": 480}}
 
@@ -64,6 +64,20 @@ def test_a_lost_evaluator_is_replaced():
         run.turn()
     run.lose("c0.s0")
     assert len(run.run().evaluations) >= 3
+
+
+@pytest.mark.parametrize("wire", ["float32", "int4", "sparse"])
+def test_rings_of_rings_form_groups_anew_among_those_who_are_left(wire):
+    averaging = {"wire": wire, "hierarchical": True}
+    run = local_run(tiny_job(**JOB, averaging=averaging), parts=(1, 1, 2, 1, 1), changed=in_two_regions)
+    for cluster in ("c4", "c1"):
+        for _ in range(20):
+            run.turn()
+        run.lose(f"{cluster}.s0")
+    result = run.run()
+    assert [each.cluster for each in result.lost] == ["c4", "c1"]
+    assert run.control.rounds_committed >= 5
+    assert anchors_agree(run)
 
 
 @pytest.mark.parametrize("seed", range(5))
