@@ -28,7 +28,7 @@ committed the next one opens at once, if its batch is full by then; else all are
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -295,7 +295,7 @@ class StepOwner:
         self._awaited = {peer for peer, samples in stops.items() if samples}
         self._opened_s = now_s
         if at_commit:
-            stops |= self._trials(stops)
+            stops |= self._trials({peer for peer in self._last if self._doubted[peer] or not stops.get(peer)})
         for peer, report in self._reports.items():
             if not self._is_asked(peer, now_s):
                 least = min(stops.get(peer, report.samples), self.target_batch)
@@ -314,18 +314,20 @@ class StepOwner:
         if not fresh:
             return {}
         full_s = full_at_s(fresh, self.target_batch, now_s, 1.01 * self.target_batch / sum(rates.values()))
-        return {} if full_s is None else quotas(fresh, self.target_batch, full_s)
+        if full_s is None:
+            return {}
+        parts = quotas(fresh, self.target_batch, full_s)
+        return parts | self._trials({peer for peer, samples in parts.items() if not samples})
 
-    def _trials(self, stops: Mapping[str, int]) -> dict[str, int]:
+    def _trials(self, tried: Set[str]) -> dict[str, int]:
         """A micro-batch for who is doubted, has no rate yet, or is asked for nothing; nobody waits for it.
 
-        They would never compute where each step is opened before it begins, and who was slow once would stay so. Only
-        as many at a time as fit MOST_OVER.
+        They would never compute where each one's part is told before the step begins, and who was slow once would stay
+        so. Only as many at a time as fit MOST_OVER.
         """
-        tried = sorted(peer for peer in self._last if self._doubted[peer] or not stops.get(peer))
         turn = self.step % max(1, len(tried))
         room, trials = MOST_OVER * self.target_batch, dict[str, int]()
-        for peer in tried[turn:] + tried[:turn]:
+        for peer in (sorted(tried) * 2)[turn : turn + len(tried)]:
             if not trials or room >= self._last[peer].micro_batch:
                 trials[peer] = self._last[peer].micro_batch
                 room -= trials[peer]

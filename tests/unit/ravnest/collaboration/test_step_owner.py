@@ -377,6 +377,17 @@ def test_with_the_opening_of_a_delayed_step_each_is_told_its_part_of_the_next_ba
     assert opened.most_next["b"] > opened.most_next["a"]
 
 
+def test_who_was_slow_once_is_tried_again_in_delayed_steps() -> None:
+    """Its part of the next batch is a micro-batch at least: else nobody would hear that it is as fast as the others."""
+    owner = delayed_owner("a", "b", "once slow")
+    for peer, samples, rate in (("once slow", 0, 10.0), ("a", 40, 2000.0), ("b", 60, 2000.0)):
+        found = owner.handle(progress(peer, samples, rate=rate), 1.0)
+    (opened,) = found
+    assert isinstance(opened, OpenStep)
+    assert opened.most_next["once slow"] == 10
+    assert sum(opened.most_next.values()) <= 110
+
+
 def test_a_delayed_step_opens_with_the_commit_of_the_one_before_where_its_batch_is_full_by_then() -> None:
     owner = delayed_owner("a", "b")
     opened = opened_with_two(owner)
