@@ -182,6 +182,8 @@ class VirtualRounds:
         """Let clusters go that leave, and whose samples are averaged or with another one. Others get a round."""
         per_update = self._fleet.update_every * self._fleet.micro_batch
         for cluster, reason in tuple(self.leaving.items()):
+            if cluster not in self.leaving:  # went with the one before
+                continue
             updates = self._drained_updates.get(cluster)
             drained, made = updates is not None, self._clusters[cluster][-1].machine.version
             if (drained and not self._rings) or self.handed.may_go(

@@ -85,3 +85,20 @@ def test_an_epoch_that_is_heard_of_late_has_the_rings_that_it_began_with() -> No
     run.run(stop_s=4.0, doing=doing)
     assert run.rounds.training == ["c0", "c2", "c3"]
     assert run.rounds.averaged == run.samples
+
+
+def test_a_cluster_that_leaves_lets_another_one_leave_with_it() -> None:
+    """Both have handed on what they have made: that one is out lets the next go before the owner has answered."""
+    run, left = VirtualRun(fleet_of("c0", "c1", "c2")), list[str]()
+
+    def leave(cluster: str) -> None:
+        run.leave(cluster, "its hours end")
+
+    def lose(who: str, reason: str) -> None:
+        left.append(who)
+        run.lose(who, reason)
+
+    run.rounds.on_left = lose
+    run.run(stop_s=6.0, doing=[(1.0, leave, "c0"), (1.0, leave, "c1")])
+    assert left == ["c0.s0", "c1.s0"]
+    assert list(run.rounds.clusters) == ["c2"]
