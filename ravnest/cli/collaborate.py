@@ -60,6 +60,7 @@ def start(
 
     from ravnest.collaboration.backbone import Backbone
     from ravnest.collaboration.backbone_state import BackboneState
+    from ravnest.collaboration.code_bundle import not_collected
     from ravnest.collaboration.invitation import endpoint
     from ravnest.collaboration.serving import serve_or_stand_by
     from ravnest.errors import InvalidInput
@@ -81,12 +82,16 @@ def start(
         )
 
     def ready(backbone: Backbone) -> None:
+        typer.echo(f"volunteers are sent {len(state.files)} files: {', '.join(state.files)}")
+        if left := not_collected(job):
+            typer.echo(f"they are not sent {', '.join(map(harmless, left))}: larger than 1 MiB, or no plain name")
         typer.echo(f"invitation: {backbone.invitation_file} (whoever has this line can join)")
         typer.echo(f"volunteers join by: ravnest collaborate join {backbone.invitation_file}")
 
     with _stopped_by_signals() as stop:
+        state = BackboneState(load_job(job), job, out, resume=resume, tell=_tell, now=time.monotonic)
         result = serve_or_stand_by(
-            BackboneState(load_job(job), job, out, resume=resume, tell=_tell, now=time.monotonic),
+            state,
             listen=listen,
             addresses=tuple(address or ()),
             others=tuple(other or ()),
@@ -137,10 +142,15 @@ def join(
     import time
 
     from ravnest.collaboration.invitation import read_invitation
+    from ravnest.collaboration.sign_in import require_name
     from ravnest.collaboration.signatures import read_keyring
+    from ravnest.collaboration.trainer import require_device
     from ravnest.collaboration.volunteer import Volunteer
     from ravnest.dht import new_identity, read_identity
 
+    called = name or _user()
+    require_name(called)
+    require_device(device)
     if threads is not None:
         import torch
 
@@ -166,7 +176,7 @@ def join(
         volunteer = Volunteer(
             given,
             read_identity(key),
-            name or getpass.getuser(),
+            called,
             home,
             agree=lambda code, folder, files, signatures: (
                 _agrees(code, folder, files, yes=yes) if keyring is None else is_signed(code, signatures, keyring)
@@ -249,16 +259,24 @@ def people(
     """Show who gave how many samples, by name and public key."""
     from ravnest.cli.views.members import show_people
     from ravnest.cli.views.tables import console
-    from ravnest.collaboration.people import read_people
+    from ravnest.collaboration.code_bundle import SECRETS_FILE
+    from ravnest.collaboration.people import FILE, read_people
     from ravnest.errors import InvalidInput
 
-    if not folder.is_dir():
+    if not any((folder / name).is_file() for name in (FILE, SECRETS_FILE)):
         raise InvalidInput("expected the folder of a collaboration", path=str(folder))
     found = read_people(folder)
     if as_json:
         typer.echo(found.text(), nl=False)
         return
     show_people(found.ranked(), console())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # in a container nobody may have given the user a name
+        return "a volunteer"
 
 
 def _tell(line: str) -> None:
@@ -270,8 +288,9 @@ def _line_of(invitation: str) -> str:
     """The line itself, or what the file holds that is named so. Raises InvalidInput."""
     from ravnest.errors import InvalidInput
 
-    if invitation.startswith("ravnest-invitation"):
-        return invitation
+    line = invitation.strip().strip("'\"")  # as it was copied from a message
+    if line.startswith("ravnest-invitation"):
+        return line
     try:
         return Path(invitation).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -303,10 +322,13 @@ def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
     typer.echo(f"in {folder}: {', '.join(files)}")
     if agreed.exists():
         return True
-    if not yes and not typer.confirm(
-        "This code will run on your machine with your rights. Have you read it, and agree?"
-    ):
-        return False
+    if not yes:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is an answer, too
+        try:
+            if not typer.confirm("This code will run on your machine with your rights. Have you read it, and agree?"):
+                return False
+        finally:
+            signal.signal(signal.SIGINT, before)
     agreed.touch()
     return True
 

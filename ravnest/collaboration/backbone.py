@@ -142,11 +142,13 @@ class Backbone:
 
     def serve(self, stop: Callable[[], bool] = lambda: False) -> BackboneResult:
         """Serve until the job's end, until `stop` says so, or until another backbone is further. The state is kept."""
-        began_s = self._now()
+        began_s: float | None = None  # of the first micro-batch, from which minutes count
         minutes = self._trainer.job.stop.minutes
         total = self._trainer.total_steps
         while not stop() and not self._steps_down and (total is None or self.step < total):
-            if minutes is not None and self._now() - began_s >= 60 * minutes:
+            if began_s is None and self._owner.peers:
+                began_s = self._now()
+            if minutes is not None and began_s is not None and self._now() - began_s >= 60 * minutes:
                 total = self.step
                 break
             due_s = self._owner.next_due_s(self._now())
@@ -341,12 +343,9 @@ class Backbone:
             mean = self._sharing.committed(committed.step)
         else:
             said, mean = self._sharing.sum.finish(committed.step)
-        for visitor in self._joined():
-            if not shared:
+            for visitor in self._joined():
                 visitor.outgoing.put(iter(said))
-            if visitor.person is not None and visitor.peer in committed.samples:
-                visitor.person.samples += committed.samples[visitor.peer]
-                visitor.person.steps += 1
+        self._kept.people.committed(committed.samples)
         useless = self._sharing.epochs.step_took(took_s, shared=shared)
         if useless:
             self._sharing.give_up(useless, "steps are not shorter with shares")

@@ -5,6 +5,7 @@ join, evaluations, and the files of backbone_store.py. Nobody's connection is kn
 the same, from the state and the averages that the serving one sends it, and that one's lines of the curve.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,15 +62,20 @@ class BackboneState:
         self.people = read_people(folder)
         self.signatures = read_signatures(folder, self.code)
         self._tell, self._now = tell, now
+        self._lines = self._people_text = b""  # since ledger()
         self.term = self.store.read_term()
         """Rises by one when another machine takes over."""
         self.holds_state = not resume or self.store.begun
         """A machine that was only given keys has no state of the collaboration yet."""
         if resume:
             self._take_up()
+            before = self.store.last_invitation()
+            if before is not None and before.code_hash != self.code:
+                tell("the job's folder has changed since the last start: volunteers need the new invitation")
+        else:
+            self.save()  # whatever ends this start, the next one has something to go on from
         self._curve = Curve(self.trainer.step * self.trainer.target_batch, now())
         self._every = max(1, job.evaluate_every // self.trainer.target_batch)
-        self._lines = self._people_text = b""  # since ledger()
         self._evaluated = 0
         self._joiners: tuple[int, list[tuple[Form, Tensor]]] | None = None
         self.most_samples = self.trainer.target_batch + job.micro_batch - 1
@@ -160,7 +166,8 @@ class BackboneState:
         self._evaluated = self.trainer.step
         found = self.trainer.evaluate()
         if found:
-            self._lines += self.store.add_to_curve({"step": self.trainer.step, "held_out": found})
+            kept = {name: value if math.isfinite(value) else None for name, value in found.items()}
+            self._lines += self.store.add_to_curve({"step": self.trainer.step, "held_out": kept})
             words = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
             self._tell(f"step {self.trainer.step}: held out: {words}")
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.checkpoints.weight_files import open_weights
 from ravnest.collaboration.code_bundle import SECRETS_FILE
-from ravnest.collaboration.invitation import BACKBONE, GUEST
+from ravnest.collaboration.invitation import BACKBONE, GUEST, Invitation, read_invitation
 from ravnest.collaboration.people import FILE, People
 from ravnest.errors import InvalidInput
 from ring_allreduce.transport import TOKEN_BYTES, KeyPair, Keys
@@ -92,6 +92,13 @@ class BackboneStore:
         path = self.folder / "invitation.txt"
         self._write(path.name, f"{line}\n".encode(), private=True)
         return path
+
+    def last_invitation(self) -> Invitation | None:
+        """What the last start has invited to; None where nothing that can be read says so."""
+        try:
+            return read_invitation((self.folder / "invitation.txt").read_text(encoding="ascii"))
+        except (InvalidInput, OSError, UnicodeDecodeError):
+            return None
 
     def add_to_curve(self, entry: Mapping[str, object]) -> bytes:
         """Add a line to curve.jsonl, and return it."""

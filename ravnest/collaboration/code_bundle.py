@@ -25,25 +25,36 @@ SECRETS_FILE = "keys.json"
 def collected(job_file: Path) -> dict[str, bytes]:
     """The files of the folder of `job_file`, by their paths in it. Raises InvalidInput where they are too many."""
     folder = job_file.resolve().parent
-    of_backbones = {path.parent for path in folder.rglob(SECRETS_FILE)}
-    if folder in of_backbones:
+    if (folder / SECRETS_FILE).exists():
         message = f"its folder has a backbone's {SECRETS_FILE}, and is what volunteers are sent"
         raise InvalidInput(message, path=str(job_file), hint="keep the two in folders of their own")
-    files: dict[str, bytes] = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if path.suffix not in SUFFIXES or not path.is_file() or _LEFT_OUT & set(inside.parts):
-            continue
-        if of_backbones & set(path.parents):
-            continue
-        if _SAFE.fullmatch(inside.as_posix()) and path.stat().st_size <= CODE_BYTES:
-            files[inside.as_posix()] = path.read_bytes()
+    files = {inside: path.read_bytes() for inside, path in _texts(folder) if _travels(inside, path)}
     if len(files) > MOST_CODE_FILES:
         message = f"its folder has {len(files)} files of code; at most {MOST_CODE_FILES} go to volunteers"
         raise InvalidInput(message, path=str(job_file), hint="move the job and its code to a folder of their own")
     if job_file.resolve().name not in files:
         raise InvalidInput("expected a file of YAML of at most 1 MiB, with a plain name", path=str(job_file))
     return files
+
+
+def not_collected(job_file: Path) -> list[str]:
+    """The text files of the folder of `job_file` that do not travel: they are too large, or have no plain name."""
+    return [inside for inside, path in _texts(job_file.resolve().parent) if not _travels(inside, path)]
+
+
+def _texts(folder: Path) -> list[tuple[str, Path]]:
+    """The files of these suffixes, by their paths in the folder, without what backbones and runs have left there."""
+    of_backbones = {path.parent for path in folder.rglob(SECRETS_FILE)}
+    found = [(path.relative_to(folder), path) for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES]
+    return [
+        (inside.as_posix(), path)
+        for inside, path in found
+        if path.is_file() and not _LEFT_OUT & set(inside.parts) and not of_backbones & set(path.parents)
+    ]
+
+
+def _travels(inside: str, path: Path) -> bool:
+    return bool(_SAFE.fullmatch(inside)) and path.stat().st_size <= CODE_BYTES
 
 
 def code_hash(files: Mapping[str, bytes]) -> str:

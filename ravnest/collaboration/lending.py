@@ -45,6 +45,7 @@ from ravnest.collaboration.lent_messages import (
 )
 from ravnest.collaboration.lent_stage import LentStage
 from ravnest.collaboration.messages import MOST_CODE_FILES, CodeMessage
+from ravnest.collaboration.trainer import require_device
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.free_memory import free_bytes
 from ravnest.job.config import load_job
@@ -80,12 +81,7 @@ class Lender:
         code is kept, by its hash. Raises InvalidInput for a name that is too long, or a device that is not there."""
         if len(name) > MOST_NAME:
             raise InvalidInput(f"expected at most {MOST_NAME} characters, not {len(name)}", key="--name")
-        try:
-            torch.zeros(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise InvalidInput(
-                f"cannot compute on {device!r}: {next(iter(str(error).splitlines()), '')}", key="--device"
-            ) from None
+        require_device(device)
         self._given, self._name, self._home, self._agree = given, name, home, agree
         self._device, self._tell, self._patience_s = device, tell, patience_s
         self._now, self._sleep = now, sleep

@@ -14,6 +14,7 @@ CODE_BYTES = 1 << 20
 """The largest file of a job's code that travels."""
 
 MOST_CODE_FILES = 200
+MOST_NAME = 64
 MOST_TENSORS = 100_000
 MOST_SPANS = 4096
 MOST_HELPERS = 16
@@ -49,7 +50,7 @@ class HelloMessage(Message, frozen=True, kw_only=True, tag="hello"):
     """A volunteer says who it is. The signature is of `signed_part`, by the private key of `public_key` (Ed25519)."""
 
     protocol: Count
-    name: Annotated[str, at_most(64)]
+    name: Annotated[str, at_most(MOST_NAME)]
     public_key: Bytes
     signature: Bytes
 

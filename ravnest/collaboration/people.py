@@ -1,12 +1,13 @@
 """Who gave how many samples: the leaderboard of a collaboration, by public key, in people.json of its folder.
 
 In: contributions that were counted. Out: a table, most samples first, that outlives the backbone's process. A key costs
-nothing, so who comes under one and gives nothing is forgotten when it leaves.
+nothing, so who comes under one and gives nothing is forgotten when it leaves. What was added to a step that is not
+committed yet counts for who has given it, though it may have left meanwhile.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class People:
     def __init__(self, people: dict[str, Person] | None = None) -> None:
         self._people = people or {}
         self._here: Counter[str] = Counter()
+        self._given: dict[str, Person] = {}  # by visit: whose contributions are in the step that is under way
 
     def came(self, key: str, name: str) -> Person:
         """Somebody has come; who has come before keeps what was given."""
@@ -53,13 +55,30 @@ class People:
         self._here[person.key] -= 1
         if self._here[person.key] <= 0:
             del self._here[person.key]
-            if not (person.samples or person.refused or person.scaled):
-                self._people.pop(person.key, None)
+            self._forget_if_useless(person)
+
+    def gave(self, visit: str, person: Person) -> None:
+        """A contribution of this visit was added to the step that is under way."""
+        self._given[visit] = person
+
+    def committed(self, samples: Mapping[str, int]) -> None:
+        """The step was committed, and holds so many samples by visit."""
+        given, self._given = self._given, {}
+        for visit, person in given.items():
+            if visit in samples:
+                person.samples += samples[visit]
+                person.steps += 1
+            self._forget_if_useless(person)
 
     def scaled(self, keys: Iterable[str]) -> None:
         """A contribution of each of these people was scaled down."""
         for key in keys:
             self._people[key].scaled += 1
+
+    def _forget_if_useless(self, person: Person) -> None:
+        useful = person.samples or person.refused or person.scaled
+        if not useful and person.key not in self._here and person not in self._given.values():
+            self._people.pop(person.key, None)
 
     def ranked(self) -> list[Person]:
         """All of them, most samples first."""

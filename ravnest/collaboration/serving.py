@@ -78,6 +78,7 @@ def _stood_by(
     found = standing_by.follow(stop)
     if found == "serve":
         return None
-    state.save()
+    if state.holds_state:  # else what it has is a state of nothing, by which it would take over one day
+        state.save()
     weights = state.save_weights() if found == "ended" else None
     return BackboneResult(state.trainer.step, weights, state.trainer.weights_hash())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ravnest.collaboration.code_bundle import require_safe
 from ravnest.collaboration.messages import (
     MOST_CODE_FILES,
+    MOST_NAME,
     PROTOCOL,
     ChallengeMessage,
     CodeMessage,
@@ -63,6 +64,12 @@ class Member:
 
 class Refused(RunFailed):
     """The backbone has ended the line on purpose, and says why."""
+
+
+def require_name(name: str) -> None:
+    """Raises InvalidInput at --name for one that no backbone takes."""
+    if not name.isprintable() or not name.strip() or "#" in name or len(name) > MOST_NAME:
+        raise InvalidInput(f"expected up to {MOST_NAME} printable characters, and no #", key="--name")
 
 
 def sign_in(member: Member, lines: Lines, line: int, now: Callable[[], float]) -> tuple[Trainer, list[LineEvent]]:

@@ -323,6 +323,15 @@ def require_collaborative(job: Job, job_file: Path) -> None:
         )
 
 
+def require_device(device: str) -> None:
+    """Raises InvalidInput at --device where this machine cannot compute on it."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        said = next(iter(str(error).splitlines()), "")
+        raise InvalidInput(f"cannot compute on {device!r}: {said}", key="--device") from None
+
+
 def _of_state(number: int, name: str, optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """What an optimizer keeps of a parameter, by the name under which it travels. Raises InvalidInput."""
     found: dict[str, Tensor] = {}

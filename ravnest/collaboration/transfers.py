@@ -25,8 +25,9 @@ WINDOW = 8
 
 Said = tuple[Message, tuple[Tensor, ...]]
 
-MOST_NUMBER = 1e30
-"""A contribution with larger numbers is refused: the sum of all of a step stays finite."""
+MOST_NUMBER = 1e18
+"""A contribution with larger numbers is refused: the sum of all of a step stays finite, and so do squares of its mean,
+which optimizers keep and joiners are sent."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bfloat16": torch.bfloat16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -39,7 +39,7 @@ class FollowedCollaboration:
     def _begin(self) -> None:
         self._last: Mapping[str, object] = {}
         self._held_out: dict[str, object] | None = None
-        self._losses = Curve(_MOST_POINTS)
+        self._losses = Curve(_MOST_POINTS, samples_at=0)  # what is made again after a crash is shown once
 
     def document(self) -> dict[str, object]:
         """Everything that the page shows, as of now."""

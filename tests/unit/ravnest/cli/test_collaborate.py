@@ -1,4 +1,5 @@
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -47,6 +48,7 @@ def test_what_is_no_invitation_is_told_without_the_words_of_the_operating_system
     "arguments",
     [
         ["people", "nowhere"],
+        ["people", "."],
         ["join", "no-such-file"],
         ["join", "ravnest-invitation-1:damaged"],
         ["start", "no-such-job.yaml", "--listen", "127.0.0.1:0"],
@@ -92,6 +94,59 @@ def test_a_moderator_signs_a_job_and_only_signed_code_is_run(
     assert is_signed(code, signatures, ring)
     assert not is_signed(code, signatures, ["ab" * 32])
     assert "signed by none of your 1 moderators" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [(["--name", "x" * 65], "--name"), (["--name", "a#b"], "--name"), (["--device", "abacus"], "--device")],
+)
+def test_what_no_backbone_can_mend_is_told_before_one_is_dialled(
+    arguments: list[str], key: str, invited: list[str]
+) -> None:
+    error = CliRunner().invoke(app, [*invited, *arguments]).exception
+    assert isinstance(error, InvalidInput)
+    assert error.key == key
+
+
+def test_a_line_may_be_copied_with_quotes_and_a_user_need_not_have_a_name(
+    invited: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    class Joins:
+        def __init__(self, given: Invitation, identity: object, name: str, *_: object, **__: object) -> None:
+            names.append(name)
+
+        def work(self, stop: Callable[[], bool]) -> SimpleNamespace:
+            return SimpleNamespace(weights="", samples=0, steps=0)
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr(volunteer, "Volunteer", Joins)
+    found = CliRunner().invoke(app, ["collaborate", "join", f' "{invited[2]}"\n'])
+    assert found.exit_code == 0, found.output
+    assert names == ["a volunteer"]
+
+
+def test_ctrl_c_answers_the_question_whether_code_may_run(invited: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asks:
+        def __init__(self, *_: object, agree: Callable[..., bool], **__: object) -> None:
+            self.agree = agree
+
+        def work(self, stop: Callable[[], bool]) -> None:
+            self.agree("cd" * 32, Path("code"), ["job.yaml"], ())
+
+    def asked(_: str) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return True
+
+    monkeypatch.setattr("typer.confirm", asked)
+    monkeypatch.setattr(volunteer, "Volunteer", Asks)
+    found = CliRunner().invoke(app, invited[:3])
+    assert found.exit_code == 130
+    assert not Path("code.agreed").exists()
 
 
 def test_a_keyring_without_keys_and_a_job_that_is_none_are_the_users_to_mend(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,40 @@ def test_a_step_is_in_the_curve_evaluated_saved_and_taken_up_again(tmp_path: Pat
     again = state_in(tmp_path, resume=True)
     assert again.trainer.step == 1
     assert again.trainer.weights_hash() == state.trainer.weights_hash()
+
+
+def test_a_first_start_that_came_to_nothing_can_be_resumed_and_holds_a_state(tmp_path: Path) -> None:
+    first = state_in(tmp_path)
+    again = state_in(tmp_path, resume=True)
+    assert again.holds_state
+    assert again.trainer.step == 0
+    assert again.trainer.weights_hash() == first.trainer.weights_hash()
+
+
+def test_a_held_out_loss_that_is_no_number_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_in(tmp_path)
+    monkeypatch.setattr(state.trainer, "evaluate", lambda: {"loss": math.nan, "accuracy": 0.5})
+    applied(state)
+    last = (tmp_path / "out" / "curve.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last) == {"step": 1, "held_out": {"loss": None, "accuracy": 0.5}}
+
+
+def test_who_resumes_with_other_code_is_told_that_invitations_are_over(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = job_in(tmp_path / "job")
+
+    def resumed(*, resume: bool) -> BackboneState:
+        return BackboneState(load_job(path), path, tmp_path / "out", resume=resume, tell=told.append, now=lambda: 0.0)
+
+    first = resumed(resume=False)
+    first.store.save_invitation(first.invitation(("127.0.0.1:7800",)).line())
+    resumed(resume=True)
+    assert told == []
+    (tmp_path / "job" / "notes.txt").write_text("a change")
+    resumed(resume=True)
+    assert told == ["the job's folder has changed since the last start: volunteers need the new invitation"]
+    (tmp_path / "out" / "invitation.txt").write_text("damaged")
+    resumed(resume=True)  # which is written anew
 
 
 def test_who_joins_at_one_step_shares_its_copies(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from ravnest.collaboration.backbone_store import BackboneStore
-from ravnest.collaboration.code_bundle import code_hash, collected, require_safe, written
+from ravnest.collaboration.code_bundle import code_hash, collected, not_collected, require_safe, written
+from ravnest.collaboration.messages import CODE_BYTES
 from ravnest.collaboration.people import People
 from ravnest.errors import InvalidInput
 from tests.unit.ravnest.collaboration.jobs import job_in
@@ -22,6 +23,16 @@ def test_the_code_of_a_folder_arrives_as_it_was_sent(tmp_path: Path) -> None:
     (folder / "job.yaml").write_text("changed by somebody")
     assert written(files, tmp_path / "home") == folder
     assert (folder / "job.yaml").read_bytes() == job.read_bytes()
+
+
+def test_texts_that_do_not_travel_are_named(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "job")
+    assert not_collected(job) == []
+    (job.parent / "tokenizer.json").write_bytes(b" " * (CODE_BYTES + 1))
+    (job.parent / "two words.txt").write_text("")
+    (job.parent / "weights.bin").write_bytes(b"")
+    assert not_collected(job) == ["tokenizer.json", "two words.txt"]
+    assert not {"tokenizer.json", "two words.txt", "weights.bin"} & set(collected(job))
 
 
 def test_the_hash_is_of_names_and_contents() -> None:

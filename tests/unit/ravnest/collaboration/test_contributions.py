@@ -41,6 +41,12 @@ class World:
             self.kept, self.owner, sharing, checks, lines, self.events.append, lambda _: None  # type: ignore[arg-type]
         )  # fmt: skip
 
+    def another(self, line: int) -> None:
+        """Who gives from now on."""
+        self.visitor = Visitor(line, 0.0, name=f"v{line}", joined=True)
+        self.visitor.person = self.kept.people.came(f"key {line}", self.visitor.name)
+        self.owner.handle(PeerBecameReady(self.visitor.peer, 0), 0.0)
+
     def gives(self, value: float = 1.0, *, step: int = 0, samples: int = 8, epoch: int = 0) -> None:
         vectors = [(form, torch.full((form.elements,), value)) for form in self.kept.trainer.packing.sent]
         for message, tensors in pieces("contribution", step, samples, vectors, float(samples)):
@@ -83,3 +89,17 @@ def test_a_part_of_an_epoch_that_is_over_is_neither_counted_nor_held_against_any
     assert world.events == []
     assert world.sum.samples == 0
     assert world.lines.said(GotMessage, 1)  # it may go on sending
+
+
+def test_who_gives_a_lie_and_leaves_before_it_is_found_ends_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.gives(1e6)  # of one person nobody can say yet whether it lies
+    liar = world.visitor
+    assert liar.person is not None
+    world.kept.people.left(liar.person)
+    for line in (2, 3):
+        world.another(line)
+        world.gives()
+    world.kept.people.committed({liar.peer: 8, "v2#2": 8, "v3#3": 8})
+    found = {one.name: (one.samples, one.scaled) for one in world.kept.people.ranked()}
+    assert found == {"ada": (8, 1), "v2": (8, 0), "v3": (8, 0)}

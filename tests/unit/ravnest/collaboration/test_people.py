@@ -30,6 +30,20 @@ def test_who_gives_nothing_is_forgotten_when_it_has_left(tmp_path: Path) -> None
     assert [one.name for one in people.ranked()] == ["tom"]
 
 
+def test_who_leaves_before_its_step_is_committed_is_counted_all_the_same() -> None:
+    people = People()
+    gave, vain = people.came("aa", "lena"), people.came("bb", "tom")
+    people.gave("lena#1", gave)
+    people.gave("tom#2", vain)
+    people.left(gave)
+    people.left(vain)
+    people.scaled(["aa"])
+    people.committed({"lena#1": 8})  # the other's contribution came to nothing
+    assert [(one.name, one.samples, one.steps, one.scaled) for one in people.ranked()] == [("lena", 8, 1, 1)]
+    people.committed({"lena#1": 8})
+    assert people.ranked()[0].samples == 8, "of a step that is over"
+
+
 def test_nobody_has_come_yet(tmp_path: Path) -> None:
     assert read_people(tmp_path).ranked() == []
 

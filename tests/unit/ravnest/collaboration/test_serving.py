@@ -6,6 +6,13 @@ import pytest
 
 from experiments.collaboration.virtual_network import Machine
 from experiments.collaboration.virtual_world import VirtualWorld
+from ravnest.collaboration import stand_by
+from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.backbone_store import BackboneStore
+from ravnest.collaboration.serving import serve_or_stand_by
+from ravnest.job.config import load_job
+from tests.unit.ravnest.collaboration.jobs import job_in
+from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 RATE = 6.0
 """Samples per second of each of three volunteers: a step of 64 takes some four seconds."""
@@ -71,6 +78,32 @@ def test_a_machine_that_was_given_keys_and_no_state_never_serves(tmp_path: Path)
         second = world.start_backbone(number=1, machines=2)
         assert not world.net.run(lambda: len(world.serving) > 1 or not second.alive, 1000.0)
     assert second.error is None
+
+
+def test_a_machine_that_was_stopped_before_it_had_a_state_has_none_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_by, "Lines", lambda *_, **__: LinesTwin())
+    path = job_in(tmp_path / "job")
+    BackboneStore(tmp_path / "first", resume=False)
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "keys.json").write_bytes((tmp_path / "first" / "keys.json").read_bytes())
+
+    def second() -> BackboneState:
+        return BackboneState(
+            load_job(path), path, tmp_path / "second", resume=True, tell=lambda _: None, now=lambda: 0.0
+        )
+
+    result = serve_or_stand_by(
+        second(),
+        listen="127.0.0.1:0",
+        addresses=("127.0.0.1:7801",),
+        others=("127.0.0.1:7800",),
+        serves_first=False,
+        stop=lambda: True,
+    )
+    assert result.weights is None
+    assert not second().holds_state
 
 
 def test_of_three_machines_one_takes_over_at_a_time(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ravnest.collaboration.messages import (
     RefusedMessage,
     WelcomeMessage,
 )
-from ravnest.collaboration.sign_in import ANSWER_S, Member, Refused, sign_in
+from ravnest.collaboration.sign_in import ANSWER_S, Member, Refused, require_name, sign_in
 from ravnest.collaboration.trainer import Trainer
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job.config import load_job
@@ -24,6 +24,13 @@ from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 CHALLENGE = ChallengeMessage(protocol=PROTOCOL, nonce=b"n" * 32)
 WELCOME = WelcomeMessage(files=1, job="job.yaml", session=4, signatures=[b"s" * 96])
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a#b", "a\tb", "x" * 65])
+def test_a_name_that_no_backbone_takes_is_refused_before_anybody_is_dialled(name: str) -> None:
+    with pytest.raises(InvalidInput, match="printable"):
+        require_name(name)
+    require_name("Łena 2 " + "x" * 57)
 
 
 def member_of(folder: Path) -> tuple[Member, list[tuple[dict[str, bytes], str, int]]]:

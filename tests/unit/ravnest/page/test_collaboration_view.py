@@ -31,6 +31,9 @@ def test_people_steps_and_losses_are_told_as_they_come(tmp_path: Path) -> None:
         file.write(step(2, None) + "no json\n[1]\n" + step(3, 2.0) + '{"step": 4')
     found = followed.document()
     assert (found["steps"], found["samples"], found["curve"]) == (3, 192, [[64.0, 3.0], [192.0, 2.0]])
+    with curve.open("a") as file:
+        file.write("\n" + step(2, 2.5))  # the backbone has died, and makes steps again
+    assert followed.document()["curve"] == [[64.0, 3.0], [128.0, 2.5]]
     curve.write_text(step(1, 4.0))
     assert followed.document()["curve"] == [[64.0, 4.0]]
 
