@@ -152,9 +152,12 @@ def _lead_adam(optimizer: Optimizer, lr: float, staleness: float) -> None:
         _step_once(optimizer, trained, longer, part, weight, lr / weight)
     else:
         _set(optimizer, lr=rate, betas=(longer, beta2))
-        optimizer.step()
-        if part:
-            _add_lead(optimizer, trained, weight, lr * part, 1 - beta2**steps)
+        if isinstance(optimizer, SOAP):
+            optimizer.step_ahead(lr * part, weight)
+        else:
+            optimizer.step()
+            if part:
+                _add_lead(optimizer, trained, weight, lr * part, 1 - beta2**steps)
     for p in trained:
         optimizer.state[p][_WEIGHT] = torch.tensor(weight, dtype=torch.float32)
 
@@ -186,9 +189,6 @@ def _add_lead(optimizer: Optimizer, trained: list[Parameter], weight: float, lr:
     for p in trained:
         state = optimizer.state[p]
         newest = _gradient(p, group).sub(state["exp_avg"], alpha=1 / weight)
-        if isinstance(optimizer, SOAP):
-            p.add_(optimizer.direction(p, newest, group), alpha=-lr)
-            continue
         square: Tensor = state.get("max_exp_avg_sq", state["exp_avg_sq"])
         p.addcdiv_(newest, (square / corrected).sqrt_().add_(group["eps"]), value=-lr)
 

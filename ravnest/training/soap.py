@@ -3,7 +3,8 @@
 The gradient of a matrix is rotated into that basis before Adam's second moment scales it, and back. In the basis the
 curvature is nearly diagonal, so that only the directions of large curvature, which a delay makes unstable, are damped:
 this is what "basis rotation" does for asynchronous pipelines (Jung et al., 2026). It costs two square matrices for each
-side, and their products at each step.
+side, and three products with a square matrix of each side at each step: the momentum is kept in the basis, so that it
+need not be turned, but when the basis changes; a correction for stale gradients is turned back with it.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,6 +50,7 @@ class SOAP(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "basis_beta": basis_beta}
         turning = {"basis_every": int(basis_every), "max_side": int(max_side)}
         super().__init__(params, {**defaults, **turning, "maximize": maximize, "decoupled_weight_decay": True})
+        self._ahead = 0.0, 1.0
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -67,25 +69,30 @@ class SOAP(Optimizer):
                     self._step(p, -p.grad if group["maximize"] else p.grad, group)
         return loss
 
-    def direction(self, p: Tensor, x: Tensor, group: dict[str, Any]) -> Tensor:
-        """`x`, of the shape of p, divided in p's basis by the root of the second moment."""
-        state = self.state[p]
-        scale = (state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))).sqrt_().add_(group["eps"])
-        return self._turn(p, self._turn(p, x).div_(scale), back=True)
+    def step_ahead(self, lr: float, weight: float) -> None:
+        """Make one update, and go on by `lr` along the newest gradient less the momentum divided by `weight`."""
+        self._ahead = lr, weight
+        self.step()
+        self._ahead = 0.0, 1.0
 
     def _step(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (beta, beta2) = self.state[p], group["betas"]
         if not state:
             state["step"] = torch.tensor(0.0)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+            state["turned_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        if "exp_avg" in state:  # of a checkpoint that kept the momentum as it was before it is turned
+            state["turned_avg"] = self._turn(p, state.pop("exp_avg"))
         state["step"] += 1
         self._learn_basis(p, gradient, group)
-        turned = self._turn(p, gradient)
-        state["exp_avg"].lerp_(gradient, 1 - beta)
+        turned, average = self._turn(p, gradient), state["turned_avg"]
+        average.lerp_(turned, 1 - beta)
         state["exp_avg_sq"].mul_(beta2).addcmul_(turned, turned, value=1 - beta2)
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        unbiased = group["lr"] / (1 - beta ** float(state["step"]))
-        p.add_(self.direction(p, state["exp_avg"], group), alpha=-unbiased)
+        steps, (lr, weight) = float(state["step"]), self._ahead
+        scale = (state["exp_avg_sq"] / (1 - beta2**steps)).sqrt_().add_(group["eps"])
+        moved = average * (group["lr"] / (1 - beta**steps) - lr / weight)
+        if lr:
+            moved.add_(turned, alpha=lr)
+        p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(self._turn(p, moved.div_(scale), back=True))
 
     def _learn_basis(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         """Update the eigenvectors of the gradients' products: exactly at first, then by a step of power iteration."""
@@ -93,6 +100,8 @@ class SOAP(Optimizer):
             return
         state = self.state[p]
         matrix = gradient.reshape(p.shape[0], -1)
+        anew = int(state["step"]) % group["basis_every"] == 0
+        average = self._turn(p, state["turned_avg"], back=True) if anew else None
         for side in SIDES:
             length = matrix.shape[0 if side == "left" else 1]
             if not 1 < length <= group["max_side"]:
@@ -104,8 +113,10 @@ class SOAP(Optimizer):
                 state[basis] = torch.linalg.eigh(product)[1]
             else:
                 state[side].lerp_(product, 1 - group["basis_beta"])
-                if int(state["step"]) % group["basis_every"] == 0:
+                if anew:
                     state[basis] = torch.linalg.qr(state[side] @ state[basis])[0]
+        if average is not None:
+            state["turned_avg"].copy_(self._turn(p, average))
 
     def _turn(self, p: Tensor, x: Tensor, *, back: bool = False) -> Tensor:
         """`x` rotated into p's basis, or back, as a new tensor."""

@@ -42,6 +42,51 @@ def test_it_sees_no_difference_between_a_matrix_and_the_same_matrix_turned(basis
         assert torch.allclose(there, left @ trained(start, given, kind, **arguments) @ right, atol=1e-6) is same
 
 
+def by_the_book(start, given, ahead, lr=0.01, beta=0.9, beta2=0.999, basis_beta=0.95, basis_every=3):
+    """A matrix after these gradients: the momentum stands as it is, and is turned in each step. `ahead`: as in
+    step_ahead."""
+    w, m, v = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+    sides = bases = None
+    for step, g in enumerate(given, 1):
+        products = [g @ g.T, g.T @ g]
+        if sides is None:
+            sides, bases = products, [torch.linalg.eigh(each)[1] for each in products]
+        else:
+            sides = [basis_beta * a + (1 - basis_beta) * b for a, b in zip(sides, products, strict=True)]
+            if step % basis_every == 0:
+                bases = [torch.linalg.qr(a @ b)[0] for a, b in zip(sides, bases, strict=True)]
+        left, right = bases
+        m = beta * m + (1 - beta) * g
+        v = beta2 * v + (1 - beta2) * (left.T @ g @ right) ** 2
+        moved = lr / (1 - beta**step) * m + ahead[0] * (g - m / ahead[1])
+        w = w * (1 - lr * 0.01) - left @ (left.T @ moved @ right / ((v / (1 - beta2**step)).sqrt() + 1e-8)) @ right.T
+    return w
+
+
+@pytest.mark.parametrize("ahead", [(0.0, 1.0), (0.02, 0.7)])
+def test_a_momentum_that_is_kept_in_the_basis_gives_what_one_does_that_is_turned_each_time(ahead):
+    start, given = torch.ones(5, 4, dtype=torch.float64), gradients(20, 5, 4)
+    parameter = nn.Parameter(start.clone())
+    optimizer = SOAP([parameter], lr=0.01, basis_every=3)
+    for gradient in given:
+        parameter.grad = gradient
+        optimizer.step_ahead(*ahead)
+    assert torch.allclose(parameter.detach(), by_the_book(start, given, ahead), atol=1e-9)
+
+
+def test_the_momentum_of_an_older_checkpoint_is_turned():
+    parameter, given = nn.Parameter(torch.ones(5, 4, dtype=torch.float64)), gradients(8, 5, 4)
+    optimizer = SOAP([parameter], lr=0.01, basis_every=3)
+    for number, gradient in enumerate(given):
+        if number == 5:
+            state = optimizer.state[parameter]
+            state["exp_avg"] = state["left_basis"] @ state.pop("turned_avg") @ state["right_basis"].T
+        parameter.grad = gradient
+        optimizer.step()
+    expected = trained(torch.ones(5, 4, dtype=torch.float64), given, basis_every=3)
+    assert torch.allclose(parameter.detach(), expected, atol=1e-12)
+
+
 def test_a_convolution_is_a_matrix_of_its_output_channels():
     start, given = torch.ones(5, 2, 3, 3, dtype=torch.float64), gradients(8, 5, 2, 3, 3)
     flat = trained(start.reshape(5, 18), [g.reshape(5, 18) for g in given])
@@ -53,7 +98,7 @@ def test_a_long_side_is_left_as_it_is():
     optimizer = SOAP([parameter], max_side=8)
     parameter.grad = gradients(1, 3, 9)[0].float()
     optimizer.step()
-    assert set(optimizer.state[parameter]) == {"step", "exp_avg", "exp_avg_sq", "left", "left_basis"}
+    assert set(optimizer.state[parameter]) == {"step", "turned_avg", "exp_avg_sq", "left", "left_basis"}
 
 
 def test_it_climbs_when_asked_to_and_calls_the_closure():
