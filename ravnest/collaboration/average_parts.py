@@ -49,7 +49,8 @@ class AverageParts:
     def incoming(self, began: TransferMessage, due: int, part: int | None = None) -> Incoming:
         """A transfer of an average begins; the next one to be applied is of step `due`. `part`: the one that its sender
         has; None: any. Raises InvalidInput."""
-        least = due - MOST_AHEAD if began.epoch else due  # a part may have come from elsewhere before
+        # A part may have come from elsewhere before, and so may a state that has all of it (taking.py).
+        least = due - MOST_AHEAD if began.epoch else 0
         if not least <= began.step < due + MOST_AHEAD:
             raise InvalidInput(f"an average of step {began.step} at step {due}")
         if not began.epoch:

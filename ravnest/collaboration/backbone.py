@@ -12,12 +12,12 @@ from random import SystemRandom
 
 from torch import Tensor
 
-from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
+from ravnest.collaboration.admissions import Admissions
+from ravnest.collaboration.backbone_state import BackboneResult, BackboneState, ledger_message
 from ravnest.collaboration.contributions import Contributions
 from ravnest.collaboration.epochs import Epochs
 from ravnest.collaboration.invitation import listening_at
 from ravnest.collaboration.messages import (
-    CODE_BYTES,
     COLLABORATION,
     AliveMessage,
     CollectMessage,
@@ -26,12 +26,12 @@ from ravnest.collaboration.messages import (
     GotMessage,
     HelloMessage,
     JoinMessage,
-    LedgerMessage,
     OpenMessage,
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
     TensorMessage,
+    TookMessage,
     TransferMessage,
 )
 from ravnest.collaboration.pump import Pump
@@ -52,7 +52,7 @@ from ravnest.collaboration.step_events import (
 )
 from ravnest.collaboration.step_owner import StepOwner
 from ravnest.collaboration.step_sum import StepSum
-from ravnest.collaboration.transfers import form_in_words, pieces
+from ravnest.collaboration.transfers import form_in_words
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput
@@ -117,11 +117,10 @@ class Backbone:
         self._others = others
         secrets = kept.store.secrets
         self._lines = Lines(COLLABORATION, bytes.fromhex(secrets.token), listen=(host, port, secrets.keys()))
-        self._pump = Pump(
-            self._visitors, self._lines, now, self._join, lambda visitor: self._sharing.epochs.joined(visitor)
-        )
         packing = self._trainer.packing
         epochs = Epochs(job, packing, self._lines, self._joined, bytes_per_s=bytes_per_s, tell=tell, now=now)
+        self._admissions = Admissions(kept, epochs, self._visitors, self._lines, tell, now)
+        self._pump = Pump(self._visitors, self._lines, now, self._admissions.join, epochs.joined)
         self._sharing = Sharing(epochs, StepSum(packing), packing, self._lines, self._joined, now)
         checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
         self._given = Contributions(kept, self._owner, self._sharing, checks, self._lines, self._decide, tell)
@@ -178,6 +177,7 @@ class Backbone:
         whose line ends before are to find nobody gone when they come back; who stands by looks by itself."""
         self._ending = True  # no step is opened any more
         self._sharing.epochs.end()
+        self._admissions.end()
         began_s, lasts_s = self._now(), max(HAND_OUT_S, self._owner.patience_s)
         ends_s, parts_s = began_s + lasts_s, began_s + lasts_s / 2
         while self._now() < ends_s and not stop():
@@ -185,7 +185,8 @@ class Backbone:
             self._say_alive()
             self._pump.pump()
             for visitor in self._joined():
-                if visitor.told_s is None and visitor.outgoing.settled and not waits:
+                has_all = visitor.outgoing.settled and not visitor.takes_elsewhere
+                if visitor.told_s is None and has_all and not waits:
                     self._lines.send(visitor.line, EndMessage(step=self.step))
                     visitor.told_s = self._now()
             here = any(visitor.is_awaited(self._now(), began_s) for visitor in self._visitors.values())
@@ -250,6 +251,8 @@ class Backbone:
             del self._visitors[visitor.line]
             self._lines.hang_up(visitor.line, "training has ended")
             self._gone(visitor, may_return=False)
+        elif isinstance(message, TookMessage) and not visitor.follows:
+            self._admissions.took(visitor, message)
         elif isinstance(message, GotMessage):
             before = visitor.outgoing.taken
             visitor.outgoing.got(message.pieces)
@@ -270,21 +273,6 @@ class Backbone:
         self._lines.trust(visitor.line)
         for message in self._kept.welcome(self._visits):
             self._lines.send(visitor.line, message)
-
-    def _join(self, visitor: Visitor) -> None:
-        visitor.joined = visitor.takes_state = True
-        step, state = self._kept.of_joiners()
-        visitor.outgoing.put(pieces("state", step, 0, state))
-        if visitor.follows:
-            self._send_ledger([visitor], b"", self._kept.people.text().encode())
-        volunteers = sum(not one.follows for one in self._joined())
-        self._tell(f"{visitor.name} joins at step {step} ({volunteers} volunteers)")
-
-    def _send_ledger(self, followers: list[Visitor], entry: bytes, people: bytes) -> None:
-        """What other backbone machines keep beside the averages. Too many people to send are left out."""
-        ledger = LedgerMessage(entry=entry, people=people if len(people) <= CODE_BYTES else b"")
-        for visitor in followers:
-            self._lines.send(visitor.line, ledger)
 
     def _progress(self, visitor: Visitor, message: ProgressMessage) -> None:
         if message.loss is not None:
@@ -332,7 +320,9 @@ class Backbone:
                         self._put_out(visitor, reason)
         if committed is not None:
             self._kept.apply(*committed)
-            self._send_ledger([one for one in self._joined() if one.follows], *self._kept.ledger())
+            ledger = ledger_message(*self._kept.ledger())
+            for visitor in [one for one in self._joined() if one.follows]:
+                self._lines.send(visitor.line, ledger)
 
     def _hand_on(self, committed: CommitStep) -> dict[str, Tensor]:
         """Send everyone the mean, which travels while it is applied here, and what is asked for the next step too."""
@@ -349,7 +339,7 @@ class Backbone:
         useless = self._sharing.epochs.step_took(took_s, shared=shared)
         if useless:
             self._sharing.give_up(useless, "steps are not shorter with shares")
-        self._pump.pump()
+        self._pump.pump(joins=False)  # the state has not made the step yet
         return mean
 
     def _tend(self) -> None:
@@ -360,6 +350,8 @@ class Backbone:
                 self._put_out(visitor, "it did not join in time", may_return=True)
             elif len(visitor.outgoing) > MOST_WAITING:
                 self._put_out(visitor, "it takes averages more slowly than they are made", may_return=True)
+            elif self._admissions.is_late(visitor):
+                self._put_out(visitor, "it did not take the state in time", may_return=True)
         self._say_alive()
         if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
@@ -391,6 +383,7 @@ class Backbone:
             self._left_s[visitor.person.key] = now_s
         if visitor.person is not None:
             self._kept.people.left(visitor.person)
+        self._admissions.left(visitor)
         self._given.follow_up(self._sharing.left(visitor))
         if visitor.joined:
             self._decide(PeerLeft(visitor.peer))

@@ -16,7 +16,14 @@ from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.curve import Curve
 from ravnest.collaboration.invitation import Invitation
-from ravnest.collaboration.messages import PROTOCOL, ChallengeMessage, CodeMessage, WelcomeMessage
+from ravnest.collaboration.messages import (
+    CODE_BYTES,
+    PROTOCOL,
+    ChallengeMessage,
+    CodeMessage,
+    LedgerMessage,
+    WelcomeMessage,
+)
 from ravnest.collaboration.people import FILE, parsed_people, read_people
 from ravnest.collaboration.signatures import read_signatures
 from ravnest.collaboration.trainer import Trainer
@@ -37,6 +44,11 @@ class BackboneResult:
     """Of the weights in memory: every volunteer that has applied all averages has the same."""
     stepped_down: bool = False
     """Another backbone machine serves, and is further."""
+
+
+def ledger_message(entry: bytes, people: bytes) -> LedgerMessage:
+    """What other backbone machines keep beside the averages. Too many people to send are left out."""
+    return LedgerMessage(entry=entry, people=people if len(people) <= CODE_BYTES else b"")
 
 
 class BackboneState:

@@ -65,6 +65,10 @@ class Helper:
         """What is known of its link."""
         return Link(self.stated, self.stated) if self.stated else self.measured
 
+    def is_there(self, now_s: float) -> bool:
+        """Whether it holds the state and was heard lately."""
+        return self.visitor.holds_state and now_s < self.heard_s + SILENT_S
+
 
 @dataclass(eq=False)
 class Epoch:
@@ -105,7 +109,7 @@ class Epochs:
         keys = {"gradient_rank": job.gradient_rank, "spot_check_share": job.spot_check_share}
         self._whole_only = [key for key, value in keys.items() if value]
         self.helpers: dict[int, Helper] = {}
-        """By line."""
+        """By line: all that listen, whether they may add up shares or only hand over the state."""
         self.current: Epoch | None = None
         """The epoch that was announced last, unless it was given up."""
         self._failures: dict[str, tuple[int, float]] = {}  # by address: how often, and until when it rests
@@ -113,6 +117,11 @@ class Epochs:
         self._up, self._down, self._outcome = LinkRate(), LinkRate(), Outcome()
         self._plan_s = 0.0
         self._looked_s = now()
+
+    @property
+    def own(self) -> Link:
+        """What is known of this machine's link."""
+        return Link(self._stated, self._stated) if self._stated else Link(self._up.bytes_per_s, self._down.bytes_per_s)
 
     def counts_on(self, visitor: Visitor) -> bool:
         """Whether a volunteer can take part now: who joined reaches the helpers first."""
@@ -124,7 +133,7 @@ class Epochs:
             self._tell(
                 f"{message.listens} adds up no share: {self._whole_only[0]} needs whole gradients at one machine"
             )
-        elif message.listens:
+        if message.listens:
             self.helpers[visitor.line] = Helper(visitor, message.listens, message.bytes_per_s, self._now())
 
     def joined(self, visitor: Visitor) -> None:
@@ -192,7 +201,7 @@ class Epochs:
         """Begin or go on with an epoch; who has to be given up now, and why."""
         epoch, now_s = self.current, self._now()
         if epoch is None:
-            if self.helpers and now_s >= self._plan_s:
+            if self.helpers and not self._whole_only and now_s >= self._plan_s:
                 self._plan_s = now_s + PLAN_S
                 self._plan(None)
             return None
@@ -228,17 +237,15 @@ class Epochs:
         able = [
             helper
             for helper in self.helpers.values()
-            if helper.visitor.joined and not helper.visitor.takes_state and now_s < helper.heard_s + SILENT_S
-            and now_s >= self._failures.get(helper.address, (0, 0.0))[1]
-        ][:MOST_HELPERS]  # fmt: skip
-        volunteers = [one for one in self._visitors() if not one.follows and not one.takes_state]
-        own = Link(self._stated, self._stated) if self._stated else Link(self._up.bytes_per_s, self._down.bytes_per_s)
+            if helper.is_there(now_s) and now_s >= self._failures.get(helper.address, (0, 0.0))[1]
+        ][:MOST_HELPERS]
+        volunteers = [one for one in self._visitors() if not one.follows and one.holds_state]
         before = None
         if present is not None:
             before = present.division, [1 + able.index(helper) for helper in present.helpers if helper in able]
             if len(before[1]) < len(present.helpers):
                 return
-        found = planned(self._packing, own, [helper.link for helper in able], len(volunteers), before)
+        found = planned(self._packing, self.own, [helper.link for helper in able], len(volunteers), before)
         if found is None:
             return
         division, machines = found

@@ -1,4 +1,5 @@
-"""A machine that stands by adds up a share: its side of an epoch (decision 205).
+"""A machine that stands by adds up a share: its side of an epoch (decision 205). Who joins may take the state here, too
+(giving.py).
 
 In: what the serving backbone says of epochs, tickets and steps, and volunteers that bring tickets and send their parts.
 Out: for each part that has come whole how far it is from the last mean, or why it is refused; the mean of those that
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from ravnest.collaboration.giving import Giving
 from ravnest.collaboration.link_rates import LinkRate
 from ravnest.collaboration.messages import (
     PROTOCOL,
@@ -18,6 +20,7 @@ from ravnest.collaboration.messages import (
     AliveMessage,
     ChallengeMessage,
     CountMessage,
+    GiveMessage,
     GotMessage,
     HelpMessage,
     MakeMeanMessage,
@@ -32,7 +35,7 @@ from ravnest.collaboration.messages import (
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division, in_part
 from ravnest.collaboration.step_sum import PartSum
-from ravnest.collaboration.transfers import Incoming, Outgoing
+from ravnest.collaboration.transfers import AVERAGES_FIRST, Incoming, Outgoing
 from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce.transport import LineClosed, LineEvent, LineOpened, Lines, LineSaid, Message
 
@@ -82,12 +85,14 @@ class Helping:
         line: int,
         last_mean: Callable[[], Mapping[str, Tensor] | None],
         standing: Callable[[], tuple[int, int]],
+        giving: Giving,
         now: Callable[[], float],
     ) -> None:
         """`line`: to the serving backbone. `most_samples`: of a contribution. `last_mean`: of the last step that this
-        machine has made; None: none. `standing`: its term and step."""
+        machine has made; None: none. `standing`: its term and step. `giving`: has the lines of who takes the state."""
         self._packing, self._most_samples = packing, most_samples
         self._lines, self._line, self._last_mean, self._standing, self._now = lines, line, last_mean, standing, now
+        self._giving = giving
         self._epoch = self._part = 0
         self._division: Division | None = None
         self._sum: PartSum | None = None
@@ -98,7 +103,7 @@ class Helping:
         self._serving = Outgoing()
         self._made = self._told = -1
         self._up, self._down = LinkRate(), LinkRate()
-        self._alive_s = now()
+        self._alive_s = self._made_s = self._states_from_s = now()
 
     # The serving backbone.
 
@@ -117,6 +122,10 @@ class Helping:
                 return self._make_mean(message)
             case WithoutMessage(epoch=epoch) if epoch == self._epoch:
                 self.end()
+            case GiveMessage():
+                self._giving.told(message)
+                for guest in list(self._guests.values()):  # its ticket may have come before this word
+                    self._welcome(guest)
             case GotMessage(pieces=pieces):
                 self._up.passed((pieces - self._serving.taken) * self._packing.sent[0].piece_bytes, self._now())
                 self._serving.got(pieces)
@@ -176,7 +185,8 @@ class Helping:
             raise RunFailed("a mean of nothing")
         said, mean = self._sum.finish(message.step)
         said = in_part(said, self._epoch, self._part)
-        self._made = message.step
+        self._made, now_s = message.step, self._now()
+        self._states_from_s, self._made_s = now_s + AVERAGES_FIRST * (now_s - self._made_s), now_s
         self._held = {key: one for key, one in self._held.items() if key[0] not in self._gone}
         self._gone = set()
         self._down.step_ended()
@@ -194,6 +204,9 @@ class Helping:
 
     def take(self, event: LineEvent) -> None:
         """Something has happened on a line that is not the serving backbone's."""
+        if event.line in self._giving:
+            self._giving.hear(event)
+            return
         match event:
             case LineOpened(line=line):
                 self._open(line)
@@ -236,7 +249,9 @@ class Helping:
 
     def _welcome(self, guest: _Guest) -> None:
         """Answer who has brought a ticket that is known."""
-        if guest.visit < 0 and guest.ticket in self._tickets:
+        if self._giving.begins(guest.line, guest.ticket):
+            del self._guests[guest.line]
+        elif guest.visit < 0 and guest.ticket in self._tickets:
             guest.visit, guest.known = self._tickets.pop(guest.ticket), True
             self._lines.trust(guest.line)
             self._lines.send(guest.line, AliveMessage(step=self._standing()[1], epoch=self._epoch))
@@ -304,10 +319,12 @@ class Helping:
             said = AliveMessage(step=self._standing()[1])
             for line in (self._line, *(guest.line for guest in self._guests.values() if guest.visit >= 0)):
                 self._lines.send(line, said)
+            self._giving.say_alive()
         self._pump()
 
     def _pump(self) -> None:
-        """The serving backbone's pieces first: nobody may apply a mean before it holds all of it."""
+        """The serving backbone's pieces first: nobody may apply a mean before it holds all of it. States wait for means
+        as they do there."""
         waiting: Iterable[tuple[int, Outgoing]] = [
             (self._line, self._serving),
             *((guest.line, guest.outgoing) for guest in self._guests.values()),
@@ -315,7 +332,9 @@ class Helping:
         for line, outgoing in waiting:
             for said in outgoing.due():
                 self._lines.send(line, *said)
-        if self._made > self._told and all(outgoing.settled for _, outgoing in waiting):
+        settled = all(outgoing.settled for _, outgoing in waiting)
+        self._giving.pump(waits=not settled and self._now() < self._states_from_s)
+        if self._made > self._told and settled:
             self._told = self._made
             self._up.step_ended()
             rates = RatesMessage(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -229,6 +229,31 @@ class WithoutMessage(Message, frozen=True, kw_only=True, tag="without"):
     step: Count
 
 
+class TakeMessage(Message, frozen=True, kw_only=True, tag="take"):
+    """A volunteer is to take the state at another backbone machine, of `step` or a later one. All averages from `step`
+    on come on this line."""
+
+    address: Place
+    ticket: Ticket
+    step: Count
+
+
+class GiveMessage(Message, frozen=True, kw_only=True, tag="give"):
+    """Who brings this ticket is the volunteer of this visit, and takes the state of `step` or a later one. An empty
+    ticket: it needs none any more."""
+
+    visit: Count
+    ticket: Ticket
+    step: Count
+
+
+class TookMessage(Message, frozen=True, kw_only=True, tag="took"):
+    """A volunteer holds the state of `step`, from where it was to take it; None: it got none there, and takes the
+    backbone's own."""
+
+    step: Count | None
+
+
 class HelpMessage(Message, frozen=True, kw_only=True, tag="help"):
     """A machine that stands by adds up a part, from now on."""
 
@@ -307,6 +332,9 @@ COLLABORATION = Codec(
         MissingMessage,
         MadeMessage,
         WithoutMessage,
+        TakeMessage,
+        GiveMessage,
+        TookMessage,
         HelpMessage,
         AdmitMessage,
         PartMessage,

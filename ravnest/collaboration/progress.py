@@ -21,6 +21,14 @@ as are under way: of equal machines each one's. One that takes longer is made up
 TRUSTED_REPORTS = 3.0
 """A peer that is silent is taken to go on for so many times the interval of its reports, and no further."""
 
+REPORT_S = 1.0
+"""Progress is told at least this often."""
+
+LEAST_REPORT_S = 0.05
+OFF = 0.02
+"""Progress is told, too, when it is off what is extrapolated by this part of a batch and two micro-batches, though not
+twice in LEAST_REPORT_S."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -43,6 +51,12 @@ class Report:
         if self.most < math.inf:
             made = min(made, max(0, math.ceil((self.most - self.samples) / self.micro_batch)))
         return self.samples + self.micro_batch * made
+
+    def is_off(self, samples: int, target_batch: int, now_s: float) -> bool:
+        """Whether its peer, which has so many samples now, has to report anew."""
+        silent_s = now_s - self.at_s
+        most = max(2 * self.micro_batch, OFF * target_batch)
+        return silent_s >= REPORT_S or (silent_s >= LEAST_REPORT_S and abs(samples - self.whole(now_s)) > most)
 
     def computes(self, now_s: float) -> bool:
         """Whether a micro-batch is under way that is counted on."""

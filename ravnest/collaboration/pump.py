@@ -6,15 +6,12 @@ state is several times an average, and all cross one link, so states wait for av
 
 from collections.abc import Callable, Mapping
 
+from ravnest.collaboration.transfers import AVERAGES_FIRST, STATE_WINDOW
 from ravnest.collaboration.visitor import Visitor
 from ring_allreduce.transport import Lines
 
 STATES_AT_ONCE = 8
-STATE_WINDOW = 2
-"""So many volunteers take the state at a time, and so many pieces are under way to each. Others wait for their turn."""
-
-AVERAGES_FIRST = 0.5
-"""While averages are under way, states wait for this part of a step: who joins delays nobody's step."""
+"""So many volunteers take the state at a time. Others wait for their turn."""
 
 
 class Pump:
@@ -25,11 +22,11 @@ class Pump:
         visitors: Mapping[int, Visitor],
         lines: Lines,
         now: Callable[[], float],
-        join: Callable[[Visitor], None],
+        join: Callable[[Visitor, bool], None],
         has_joined: Callable[[Visitor], None],
     ) -> None:
-        """`visitors`: all of them, by line. `join`: puts the state into a visitor's queue. `has_joined`: it
-        was taken."""
+        """`visitors`: all of them, by line. `join`: puts the state into a visitor's queue, where it may be sent from
+        here, or has it taken elsewhere. `has_joined`: what was put there was taken."""
         self._visitors, self._lines, self._now = visitors, lines, now
         self._join, self._has_joined = join, has_joined
         self._states_from_s = now()
@@ -38,8 +35,9 @@ class Pump:
         """A step was committed that took so long: its average goes first for a while."""
         self._states_from_s = self._now() + AVERAGES_FIRST * took_s
 
-    def pump(self) -> None:
-        """Send averages, then states of who joins, in the order in which they have come."""
+    def pump(self, *, joins: bool = True) -> None:
+        """Send averages, then states of who joins, in the order in which they have come. `joins`: whether the state is
+        that before the next average."""
         joined = [visitor for visitor in self._visitors.values() if visitor.joined]
         states = [visitor for visitor in joined if visitor.takes_state]
         for visitor in joined:
@@ -48,13 +46,15 @@ class Pump:
             for said in visitor.outgoing.due():
                 self._lines.send(visitor.line, *said)
         averaging = any(not visitor.outgoing.settled for visitor in joined if not visitor.takes_state)
-        if averaging and self._now() < self._states_from_s:
-            return
-        for visitor in self._visitors.values():
-            if visitor.agreed and not visitor.joined and len(states) < STATES_AT_ONCE:
-                self._join(visitor)
-                states.append(visitor)
-        for visitor in states:
+        waits = averaging and self._now() < self._states_from_s
+        for visitor in self._visitors.values() if joins else ():
+            if not visitor.agreed or visitor.joined:
+                continue
+            self._join(visitor, not waits and len(states) < STATES_AT_ONCE)
+            states += [visitor] if visitor.takes_state else []
+            if not visitor.joined and not visitor.follows:  # there is no place: those after it wait, too
+                break
+        for visitor in () if waits else states:
             for said in visitor.outgoing.due(STATE_WINDOW):
                 self._lines.send(visitor.line, *said)
             visitor.takes_state = not visitor.outgoing.settled

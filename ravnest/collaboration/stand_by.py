@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ravnest.collaboration.average_parts import AverageParts
 from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.giving import Giving
 from ravnest.collaboration.helping import Helping
 from ravnest.collaboration.invitation import BACKBONE, Invitation, endpoint, listening_at
 from ravnest.collaboration.messages import (
@@ -32,6 +33,7 @@ from ravnest.collaboration.messages import (
     CountMessage,
     EndMessage,
     FollowMessage,
+    GiveMessage,
     GotMessage,
     HelpMessage,
     LedgerMessage,
@@ -188,6 +190,7 @@ class StandBy:
         packing = self._state.trainer.packing
         self._incoming, self._taken, self._mean = None, 0, None
         self._averages = AverageParts(packing)
+        giving = Giving(self._state.of_joiners, lambda: self._state.trainer.step, lines)
         self._helping = Helping(
             packing,
             self._state.most_samples,
@@ -195,12 +198,14 @@ class StandBy:
             line,
             last_mean=lambda: self._mean,
             standing=lambda: self._state.standing,
+            giving=giving,
             now=self._now,
         )
         try:
             return self._heard_out(lines, line, address, stop)
         finally:
             self._helping.end()
+            giving.end()
 
     def _heard_out(self, lines: Lines, line: int, address: str, stop: Callable[[], bool]) -> bool:
         heard_s = looked_s = self._now()
@@ -274,7 +279,7 @@ class StandBy:
             case WithoutMessage():
                 self._averages.not_made(message.epoch)
                 self._helping.hear(message)
-            case AdmitMessage() | CountMessage() | GotMessage():
+            case AdmitMessage() | CountMessage() | GiveMessage() | GotMessage():
                 self._helping.hear(message)
             case TensorMessage() if self._incoming is not None:
                 self._incoming.take_tensor(message)

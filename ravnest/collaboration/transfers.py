@@ -23,6 +23,12 @@ PIECE_BYTES = 256 * 1024
 WINDOW = 8
 """Pieces on their way to one peer at a time: 2 MiB."""
 
+STATE_WINDOW = 2
+"""Pieces of a state that are under way to one peer."""
+
+AVERAGES_FIRST = 0.5
+"""While averages are under way, states wait for this part of a step: who joins delays nobody's step."""
+
 Said = tuple[Message, tuple[Tensor, ...]]
 
 MOST_NUMBER = 1e18

@@ -26,7 +26,9 @@ from ravnest.collaboration.messages import (
     ProgressMessage,
     RefusedMessage,
     SharesMessage,
+    TakeMessage,
     TensorMessage,
+    TookMessage,
     TransferMessage,
     WithoutMessage,
 )
@@ -46,9 +48,10 @@ from ravnest.collaboration.peer_steps import (
     StepOpened,
     TrainingEnded,
 )
-from ravnest.collaboration.progress import Report
+from ravnest.collaboration.progress import REPORT_S, Report
 from ravnest.collaboration.sign_in import IDLE_S, Member, Refused, sign_in
 from ravnest.collaboration.spot_checks import spans_of
+from ravnest.collaboration.taking import Taking
 from ravnest.collaboration.trainer import NotFinite, Trainer
 from ravnest.collaboration.transfers import Incoming, Outgoing
 from ravnest.errors import InvalidInput, RunFailed
@@ -56,14 +59,6 @@ from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Mes
 
 SILENT_S = 300.0
 """A backbone that works says something every ALIVE_S; it may evaluate or write for some time."""
-
-REPORT_S = 1.0
-"""Progress is told at least this often."""
-
-LEAST_REPORT_S = 0.05
-OFF = 0.02
-"""Progress is told, too, when it is off what the backbone extrapolates by this part of a batch and two micro-batches,
-though never twice in LEAST_REPORT_S."""
 
 SMOOTHED = 0.3
 """How much the last micro-batch counts in the rate that is reported. The first one, in which libraries and data warm
@@ -107,6 +102,7 @@ class Visit:
         self._incoming: Incoming | None = None
         self._feedback: Feedback
         self._helpers: HelperLines
+        self._taking: Taking
         self._means: dict[int, dict[str, Tensor]] = {}  # by step: averages that have come and are not applied
         self._due = 0  # the step whose average comes next
         self._taken = 0
@@ -132,7 +128,9 @@ class Visit:
         self._micro_batch = self._trainer.job.micro_batch
         packing, member = self._trainer.packing, self._member
         self._feedback = Feedback(packing)
-        self._helpers = HelperLines(packing, self._lines, self._line, member.keys, member.tell, self._now)
+        here = self._lines, self._line, member.keys, member.tell, self._now
+        self._helpers = HelperLines(packing, *here)
+        self._taking = Taking(self._trainer.state_forms, packing.summed[0].elements, *here)
         self._heard_s = self._now()  # agreeing to the code takes as long as it takes
         self._member.given.visits += 1
         if not self._trainer.job.delayed_step:
@@ -206,15 +204,25 @@ class Visit:
         self._computing = False
         self._pump()
 
-    def _take_checked(self, event: LineSaid) -> None:
+    def _take_checked(self, event: LineSaid, *, again: bool = False) -> None:
+        if isinstance(event.message, PieceMessage) and not again:
+            self._taken += 1
+            self._lines.send(self._line, GotMessage(pieces=self._taken))
         try:
-            self._take(event.message, event)
+            if not self._taking.holds(event):
+                self._take(event.message, event)
         except InvalidInput as error:
             raise RunFailed(f"the backbone sent what cannot be: {error}") from error
 
     def _hear_helper(self, event: LineEvent) -> None:
-        self._helpers.hear(event, self._due)
-        self._take_averages()
+        if event.line != self._taking.line:
+            self._helpers.hear(event, self._due)
+            self._take_averages()
+        elif (state := self._taking.hear(event)) is not None:
+            self._lines.send(self._line, TookMessage(step=state.step))
+            self._load(state)
+            for held in self._taking.ends():
+                self._take_checked(held, again=True)
 
     def _take(self, message: Message, event: LineSaid) -> None:
         match message:
@@ -236,6 +244,8 @@ class Visit:
                 self._handle(StepOpened(message.step, message.stop, message.most_next))
             case SharesMessage():
                 self._helpers.told(message)
+            case TakeMessage() if self._steps.step is None and self._incoming is None:
+                self._taking.told(message)
             case WithoutMessage():
                 self._helpers.without(message.epoch, message.step, self._outgoing)
                 coming = self._incoming
@@ -253,8 +263,6 @@ class Visit:
                 self._finish_if_whole()
             case PieceMessage() if self._incoming is not None:
                 self._incoming.take_piece(message, event.tensors)
-                self._taken += 1
-                self._lines.send(self._line, GotMessage(pieces=self._taken))
                 self._finish_if_whole()
             case _:
                 raise InvalidInput(f"{type(message).__name__} out of turn")
@@ -274,13 +282,16 @@ class Visit:
             return
         self._incoming = None
         if incoming.what == "state":
-            self._trainer.load(incoming.vectors, incoming.step)
-            self._member.tell(f"holds the state of step {incoming.step}")
-            self._due = incoming.step
-            self._handle(StateCame(incoming.step))
+            self._load(incoming)
         else:
             self._helpers.came(incoming, self._due)
             self._take_averages()
+
+    def _load(self, state: Incoming) -> None:
+        self._trainer.load(state.vectors, state.step)
+        self._member.tell(f"holds the state of step {state.step}")
+        self._due = state.step
+        self._handle(StateCame(state.step))
 
     def _take_averages(self) -> None:
         """Go on with the averages that may be applied, in their order."""
@@ -355,8 +366,9 @@ class Visit:
 
     def _report(self, step: int, samples: int, due: bool) -> None:
         now_s = self._now()
-        if not due and self._reported is not None and not self._is_off(samples, self._reported, now_s):
-            return
+        told, target = self._reported, self._trainer.target_batch
+        if not due and told is not None and told.samples_per_s and not told.is_off(samples, target, now_s):
+            return  # its first micro-batch says how fast it is
         rate = self._micro_batch / self._seconds if self._seconds else 0.0
         every_s = max(2 * REPORT_S, 2 * self._seconds)
         self._reported = Report(samples, rate, self._micro_batch, now_s, every_s)
@@ -374,14 +386,8 @@ class Visit:
         )
         self._lines.send(self._line, message)
 
-    def _is_off(self, samples: int, told: Report, now_s: float) -> bool:
-        if not told.samples_per_s:
-            return True  # its first micro-batch says how fast it is
-        silent_s = now_s - told.at_s
-        most = max(2 * self._micro_batch, OFF * self._trainer.target_batch)
-        return silent_s >= REPORT_S or (silent_s >= LEAST_REPORT_S and abs(samples - told.whole(now_s)) > most)
-
     def _pump(self) -> None:
         for said in self._outgoing.due():
             self._lines.send(self._line, *said)
         self._helpers.tend()
+        self._taking.tend()

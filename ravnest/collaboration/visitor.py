@@ -58,6 +58,8 @@ class Visitor:
     """It is sent the state, and every average from then on."""
     takes_state: bool = False
     """It has been sent nothing yet but the state, which it has not taken whole."""
+    takes_elsewhere: bool = False
+    """It takes the state from another backbone machine, and has not said yet that it has it."""
     outgoing: Outgoing = field(default_factory=Outgoing)
     rated: bool = False
     """It has said how fast it is, and was answered."""
@@ -73,6 +75,11 @@ class Visitor:
     def peer(self) -> str:
         """Its name in the step's state machine: no other visit has it."""
         return f"{self.name}#{self.line}"
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether it has joined and has taken the state."""
+        return self.joined and not self.takes_state and not self.takes_elsewhere
 
     def is_awaited(self, now_s: float, ended_s: float) -> bool:
         """Whether the end of training, which began at `ended_s`, waits for it."""

@@ -13,11 +13,13 @@ import torch
 
 from ravnest.collaboration import lent_messages as lent
 from ravnest.collaboration import messages as collaboration
+from ravnest.collaboration.giving import Giving
 from ravnest.collaboration.helper_lines import HelperLines
 from ravnest.collaboration.helping import Helping
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import in_part
-from ravnest.collaboration.transfers import Form, Said, pieces
+from ravnest.collaboration.taking import Taking
+from ravnest.collaboration.transfers import Form, Incoming, Said, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.dht import messages as table
 from ravnest.dht.records import Record
@@ -130,18 +132,27 @@ class _NoLines:
 _DIVIDED = Packing([Form("gradients", torch.float32, 65_536 + 300, "int8"), Form("statistics", torch.float32, 2)])
 _BOUNDS = (65_536, 65_536 + 300)
 _PART = Form("gradients", torch.float32, 300, "int8")
+_STATE = Form("w", torch.float32, 300)
 _KEYS = Keys(KeyPair.make(), {})
 
 
 def _share(data: bytes) -> object:
-    """What a volunteer may send to a helper. Whatever it takes, the mean of that is finite."""
+    """What a volunteer may send to a helper. Whatever it takes, the mean of that is finite. No state is sent without
+    a ticket for it."""
     lines = _NoLines()
-    helping = Helping(_DIVIDED, 64, lines, 0, lambda: None, lambda: (0, 3), lambda: 0.0)  # type: ignore[arg-type]
+    giving = Giving(lambda: (3, [(_STATE, torch.zeros(300))]), lambda: 3, lines)  # type: ignore[arg-type]
+    helping = Helping(_DIVIDED, 64, lines, 0, lambda: None, lambda: (0, 3), giving, lambda: 0.0)  # type: ignore[arg-type]
     helping.hear(collaboration.HelpMessage(epoch=1, part=1, bounds=_BOUNDS))
     helping.hear(collaboration.AdmitMessage(visit=1, ticket=b"t"))
+    helping.hear(collaboration.GiveMessage(visit=2, ticket=b"s", step=3))
     helping.take(LineOpened(1, "guest"))
+    brought = False
     for message, tensors in _messages(data, _COLLABORATION):
+        brought |= isinstance(message, collaboration.TicketMessage) and message.ticket == b"s"
         helping.take(LineSaid(1, message, tensors))
+        helping.tend()
+    if not brought and any(isinstance(one, collaboration.TransferMessage) for _, one in lines.sent):
+        raise AssertionError("a state for nobody")
     came = [message for _, message in lines.sent if isinstance(message, collaboration.PartMessage)]
     for number, part in enumerate(came):
         _COLLABORATION.seal("c0.s0", 1, part, ())
@@ -157,7 +168,39 @@ def _share(data: bytes) -> object:
 def _shares() -> list[bytes]:
     ticket = collaboration.TicketMessage(ticket=b"t")
     given = pieces("contribution", 3, 8, [(_PART, torch.linspace(-1, 1, 300))], 8.0)
-    return [_one_after_another([(ticket, ()), *in_part(list(given), 1, 1)], _COLLABORATION)]
+    other: list[Said] = [(collaboration.TicketMessage(ticket=b"s"), ()), (collaboration.GotMessage(pieces=1), ())]
+    return [
+        _one_after_another([(ticket, ()), *in_part(list(given), 1, 1)], _COLLABORATION),
+        _one_after_another(other, _COLLABORATION),
+    ]
+
+
+def _from_giver(data: bytes) -> object:
+    """What may come to a volunteer from where it is to take the state, while averages begin to come from the backbone.
+    It is a state of that form, or the backbone is asked for it, once."""
+    lines = _NoLines()
+    taking = Taking(lambda step: [_STATE], 300, lines, 0, _KEYS, lambda _: None, lambda: 0.0)  # type: ignore[arg-type]
+    taking.told(collaboration.TakeMessage(address="b:1", ticket=b"t", step=3))
+    state: Incoming | None = None
+    for message, tensors in _messages(data, _COLLABORATION):
+        average = isinstance(message, collaboration.TransferMessage) and message.what == "average"
+        if average:
+            taking.holds(LineSaid(0, message, tensors))
+        elif taking.line is not None and state is None:
+            state = taking.hear(LineSaid(1, message, tensors))
+    asked = [message for _, message in lines.sent if isinstance(message, collaboration.TookMessage)]
+    if len(asked) != (taking.line is None):
+        raise AssertionError(f"the backbone is told {asked}")
+    if state is not None and (state.step < 3 or not bool(state.vectors["w"].isfinite().all())):
+        raise AssertionError(f"a state of step {state.step}")
+    return None
+
+
+def _states() -> list[bytes]:
+    alive: Said = collaboration.AliveMessage(step=3), ()
+    average = next(pieces("average", 3, 8, [(_PART, torch.zeros(300))]))
+    state = list(pieces("state", 4, 0, [(_STATE, torch.linspace(-1, 1, 300))]))
+    return [_one_after_another([alive, average, *state[:2], average, *state[2:]], _COLLABORATION)]
 
 
 def _from_helper(data: bytes) -> object:
@@ -354,6 +397,7 @@ def message_targets() -> Mapping[str, Target]:
         "lent_answers": Target(_answered, (InvalidMessage, InvalidInput), _answers()),
         "share": Target(_share, (InvalidMessage,), _shares(), slowness=20),
         "from_helper": Target(_from_helper, (InvalidMessage,), _means(), slowness=20),
+        "from_giver": Target(_from_giver, (InvalidMessage,), _states(), slowness=5),
         "contribution": Target(_contribution, (InvalidMessage, InvalidInput), _contributions(), slowness=5),
         "experts_request": Target(_asked, (InvalidMessage,), _asks(), slowness=20),
         "experts_fields": _fields(experts.CODEC_KINDS, _same_again(experts.codec())),

@@ -63,12 +63,13 @@ def test_what_is_no_transfer_of_an_average_is_refused(averages: AverageParts) ->
 
     assert averages.incoming(began(), 3).part == 0
     assert averages.incoming(began(step=1), 3).step == 1  # a part that has come from elsewhere, too
+    assert averages.incoming(began(step=2, epoch=0), 3).step == 2  # the state has it, which came from elsewhere
     for wrong in (
         began(epoch=8),
         began(number=3),
         began(tensors=1),
         began(step=3 + MOST_AHEAD),
-        began(step=2, epoch=0),
+        began(step=3 - MOST_AHEAD - 1),
     ):
         with pytest.raises(InvalidInput):
             averages.incoming(wrong, 3)

@@ -2,6 +2,7 @@
 the ends and the lies that take long to bring about with processes."""
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ravnest.collaboration.messages import (
     ChallengeMessage,
     EndMessage,
     FollowMessage,
+    GiveMessage,
     GotMessage,
     HelloMessage,
     JoinMessage,
@@ -25,6 +27,8 @@ from ravnest.collaboration.messages import (
     PieceMessage,
     ProgressMessage,
     RefusedMessage,
+    TakeMessage,
+    TookMessage,
     TransferMessage,
     WelcomeMessage,
     signed_part,
@@ -382,6 +386,113 @@ def test_another_machine_follows_if_it_knows_the_secret_and_gives_nothing(
     world.turns(4)
     assert not world.lines.said(OpenMessage)
     assert bool(world.lines.said(RefusedMessage, 1)) is knows
+
+
+def stands_by(world: World, line: int) -> None:
+    """Another machine follows, and has the state."""
+    world.lines.events.append(LineOpened(line, "guest"))
+    world.turns(2)
+    (challenge,) = world.lines.said(ChallengeMessage, line)
+    assert isinstance(challenge, ChallengeMessage)
+    shown = proof(world.kept.store.secrets.backbone_secret, challenge.nonce)
+    form = form_in_words(world.trainer.packing.sent)
+    follow = FollowMessage(proof=shown, code=world.kept.code, form=form, listens=f"b:{line}")
+    world.lines.events.append(LineSaid(line, follow, ()))
+    world.turns(4)
+    while world.taken.get(line) != (sent := len(world.lines.said(PieceMessage, line))):
+        world.taken[line] = sent
+        world.takes_all(line)
+        world.turns(2)
+
+
+def test_who_takes_the_state_elsewhere_is_sent_every_average_and_not_told_of_the_end_before_it_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.joins(1)
+    world.takes_all(1)
+    stands_by(world, 9)
+    world.signs_in(2)
+    (told,) = world.lines.said(TakeMessage, 2)
+    (given,) = world.lines.said(GiveMessage, 9)
+    assert isinstance(told, TakeMessage)
+    assert given == GiveMessage(visit=2, ticket=told.ticket, step=0)
+    assert told.address == "b:9"
+    world.reports(1, 64)
+    world.gives(1, 64, 0.1)
+    take, took_s = world.lines.take, list[float]()
+
+    def later(timeout_s: float) -> list[object]:
+        """All take the average at once; the second has the state after a while."""
+        world.takes_last_averages(1, 2, 9)
+        if world.backbone.step == 1 and world.lines.now_s > 40.0 and not took_s:
+            took_s.append(world.lines.now_s)
+            assert not world.lines.said(EndMessage, 2)
+            world.lines.events.append(LineSaid(2, TookMessage(step=0), ()))
+        for line in (1, 2, 9) if took_s else ():
+            if world.lines.said(EndMessage, line):
+                world.lines.events.append(LineSaid(line, EndMessage(step=1), ()))
+        return take(timeout_s)  # type: ignore[return-value]
+
+    monkeypatch.setattr(world.lines, "take", later)
+    assert world.turns(400)
+    sent = [message for message in world.lines.said(TransferMessage, 2) if isinstance(message, TransferMessage)]
+    assert [(message.what, message.step) for message in sent] == [("average", 0)]
+    assert took_s
+    assert world.lines.said(EndMessage, 2)
+
+
+def test_who_is_ready_in_the_moment_of_a_commit_is_told_of_the_state_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first average is that of the next step: this one's was sent to all others already."""
+    world = World(tmp_path, monkeypatch, samples=640)
+    world.joins(1)
+    world.takes_all(1)
+    stands_by(world, 9)
+    world.lines.events.append(LineOpened(2, "guest"))
+    world.turns(2)
+    world.answers(2, "v2")
+    world.turns(1)
+    joins = world.lines.events.pop()
+    world.reports(1, 64)
+    world.turns(2)
+    world.gives(1, 64, 0.1)
+    world.lines.events.appendleft(joins)
+    take = world.lines.take
+
+    def at_once(timeout_s: float) -> list[object]:
+        found, world.lines.events = [*world.lines.events], deque()
+        return found or take(timeout_s)  # type: ignore[return-value]
+
+    monkeypatch.setattr(world.lines, "take", at_once)
+    world.turns(1)
+    assert world.backbone.step == 1
+    (told,) = world.lines.said(TakeMessage, 2)
+    assert isinstance(told, TakeMessage)
+    assert told.step == 1
+    assert not world.lines.said(TransferMessage, 2)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_says_out_of_turn_that_it_took_the_state_or_never_says_it_is_put_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    if late:
+        stands_by(world, 9)
+    world.joins(1)
+    assert bool(world.lines.said(TakeMessage, 1)) is late
+    if late:
+        world.lines.now_s += 1000.0
+    else:
+        world.lines.events.append(LineSaid(1, TookMessage(step=0), ()))
+    world.turns(4)
+    (refused,) = world.lines.said(RefusedMessage, 1)
+    assert isinstance(refused, RefusedMessage)
+    assert refused.may_return is late
+    if late:
+        assert world.lines.said(GiveMessage, 9)[-1] == GiveMessage(visit=1, ticket=b"", step=0)
 
 
 def test_signatures_of_the_code_reach_volunteers_and_wrong_ones_stop_the_start(

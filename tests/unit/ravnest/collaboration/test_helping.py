@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from ravnest.collaboration import transfers
+from ravnest.collaboration.giving import Giving
 from ravnest.collaboration.helping import ALIVE_S, MOST_HELD, MOST_UNKNOWN, NEXT_TICKET_S, TICKET_S, Helping
 from ravnest.collaboration.messages import (
     AdmitMessage,
     AliveMessage,
     ChallengeMessage,
     CountMessage,
+    GiveMessage,
     GotMessage,
     HelpMessage,
     MakeMeanMessage,
@@ -24,9 +26,9 @@ from ravnest.collaboration.messages import (
 )
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division, in_part
-from ravnest.collaboration.transfers import Form, pieces
+from ravnest.collaboration.transfers import AVERAGES_FIRST, Form, pieces
 from ravnest.errors import RunFailed
-from ring_allreduce.transport import LineOpened, LineSaid, Message
+from ring_allreduce.transport import LineClosed, LineOpened, LineSaid, Message
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
 SERVING = 99
@@ -37,8 +39,10 @@ class World:
     def __init__(self, last: Mapping[str, torch.Tensor] | None = None) -> None:
         self.lines = LinesTwin()
         self.packing = Packing([Form("g", torch.float32, 48), Form("s", torch.float32, 1)])
+        self.state = [(Form("w", torch.float32, 48), torch.arange(48.0))]
+        self.giving = Giving(lambda: (3, self.state), lambda: 3, self.lines)  # type: ignore[arg-type]
         self.helping = Helping(
-            self.packing, 8, self.lines, SERVING, lambda: last, lambda: (0, 3), self.lines.now  # type: ignore[arg-type]
+            self.packing, 8, self.lines, SERVING, lambda: last, lambda: (0, 3), self.giving, self.lines.now,  # type: ignore[arg-type]
         )  # fmt: skip
         self.helping.hear(HelpMessage(epoch=1, part=1, bounds=BOUNDS))
 
@@ -250,3 +254,43 @@ def test_pieces_that_nobody_sent_are_not_measured() -> None:
     (rates,) = world.lines.said(RatesMessage, SERVING)
     assert isinstance(rates, RatesMessage)
     assert rates.up_bytes_per_s < 1e6
+
+
+def test_who_brings_a_ticket_for_the_state_is_sent_it_whatever_becomes_of_the_epoch() -> None:
+    world = World()
+    for line in (1, 2):
+        world.opens(line)
+    world.says(1, TicketMessage(ticket=b"s1"))  # it is faster than the word of it
+    for line in (1, 2):
+        world.helping.hear(GiveMessage(visit=line, ticket=b"s%d" % line, step=3))
+    world.says(2, TicketMessage(ticket=b"s2"))
+    world.helping.hear(WithoutMessage(epoch=1, step=0))
+    world.lines.now_s = NEXT_TICKET_S + 1.0
+    world.helping.tend()
+    for line in (1, 2):
+        assert line not in world.lines.hung_up
+        (began, *_) = world.lines.said(TransferMessage, line)
+        assert isinstance(began, TransferMessage)
+        assert began.what == "state"
+        assert world.lines.said(AliveMessage, line)
+    world.says(1, TicketMessage(ticket=b"t1"))
+    assert 1 in world.lines.hung_up
+    world.helping.take(LineClosed(2, "it has the state"))
+    world.helping.tend()
+
+
+def test_states_wait_for_means_for_a_part_of_a_step() -> None:
+    world = World()
+    world.comes(1)
+    world.opens(2)
+    world.helping.hear(GiveMessage(visit=2, ticket=b"s2", step=3))
+    world.gives(1, 1.0)
+    world.helping.hear(CountMessage(epoch=1, visit=1, number=0, scale=1.0))
+    world.lines.now_s = 10.0
+    world.helping.hear(MakeMeanMessage(epoch=1, step=3, visits=(1,)))
+    world.says(2, TicketMessage(ticket=b"s2"))
+    world.helping.tend()
+    assert not world.lines.said(PieceMessage, 2)
+    world.lines.now_s += 10.0 * AVERAGES_FIRST
+    world.helping.tend()
+    assert world.lines.said(PieceMessage, 2)

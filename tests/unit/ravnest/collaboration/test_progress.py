@@ -1,6 +1,6 @@
 import pytest
 
-from ravnest.collaboration.progress import MOST_OVER, Report, expected, full_at_s, quotas
+from ravnest.collaboration.progress import LEAST_REPORT_S, MOST_OVER, REPORT_S, Report, expected, full_at_s, quotas
 
 
 def report(samples: int = 0, rate: float = 10.0, micro: int = 10, at_s: float = 0.0) -> Report:
@@ -51,3 +51,12 @@ def test_a_batch_is_not_full_with_a_micro_batch_that_the_others_make_sooner() ->
     assert expected(fast | slow, 0.0) == 80
     assert expected(fast | slow, 28.0) == 80 + 8 * 280  # trusted for 30 s only, in which the slow ones make none
     assert expected({"slow": report(rate=0.1)}, 0.0) == 10  # nobody makes it sooner
+
+
+def test_progress_is_told_when_it_is_off_or_old_and_never_twice_at_once() -> None:
+    told = Report(80, 8.0, 8, 0.0, 2.0)
+    assert not told.is_off(80, 1000, 0.5)
+    assert told.is_off(80, 1000, REPORT_S)
+    assert told.is_off(120, 1000, 0.5)
+    assert not told.is_off(120, 10_000, 0.5), "2 % of the batch are more"
+    assert not told.is_off(120, 1000, LEAST_REPORT_S / 2)

@@ -1,8 +1,8 @@
 import torch
 
 from ravnest.collaboration.messages import PieceMessage
-from ravnest.collaboration.pump import AVERAGES_FIRST, STATES_AT_ONCE, Pump
-from ravnest.collaboration.transfers import PIECE_BYTES, WINDOW, Form, pieces
+from ravnest.collaboration.pump import STATES_AT_ONCE, Pump
+from ravnest.collaboration.transfers import AVERAGES_FIRST, PIECE_BYTES, WINDOW, Form, pieces
 from ravnest.collaboration.visitor import Visitor
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
@@ -17,9 +17,10 @@ class World:
             self.visitors, self.lines, self.lines.now, self._join, lambda visitor: self.joined.append(visitor.line)  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def _join(self, visitor: Visitor) -> None:
-        visitor.joined = visitor.takes_state = True
-        self.puts(visitor.line)
+    def _join(self, visitor: Visitor, own: bool) -> None:
+        if own:
+            visitor.joined = visitor.takes_state = True
+            self.puts(visitor.line)
 
     def puts(self, line: int) -> None:
         self.visitors[line].outgoing.put(pieces("state", 0, 0, [(FORM, torch.zeros(FORM.elements))]))

@@ -1,7 +1,7 @@
 """A visit over real lines is tested in tests/integration/test_collaboration.py; here its deadlines and refusals."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,22 @@ from ravnest.collaboration.messages import (
     GotMessage,
     JoinMessage,
     OpenMessage,
+    PieceMessage,
     ProgressMessage,
     RefusedMessage,
+    TakeMessage,
+    TookMessage,
     TransferMessage,
     WelcomeMessage,
 )
+from ravnest.collaboration.progress import REPORT_S
 from ravnest.collaboration.sign_in import Member, Refused
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
-from ravnest.collaboration.transfers import pieces
-from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, REPORT_S, SILENT_S, Diverged, Visit
+from ravnest.collaboration.transfers import Said, pieces
+from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, SILENT_S, Diverged, Visit
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
-from ring_allreduce.transport import LineEvent, LineSaid, Message
+from ring_allreduce.transport import KeyPair, Keys, LineClosed, LineEvent, LineSaid, Message
 from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
@@ -45,6 +49,78 @@ def visit_of(folder: Path, *, delayed_step: bool = False) -> tuple[Visit, LinesT
     for message, tensors in pieces("state", 0, 0, trainer.state()):
         says(message, *tensors)
     return Visit(member, lines, 3, lines.now), lines, member, trainer  # type: ignore[arg-type]
+
+
+def takes_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Visit, LinesTwin, Trainer]:
+    """A visit that was told to take the state of step 1, or a later one, on line 7."""
+    visit, lines, member, trainer = visit_of(folder)
+    while len(lines.events) > 2:
+        lines.events.pop()
+    pair = KeyPair.make()
+    member.keys = Keys(pair, {"backbone": pair.public})
+    lines.dial = lambda *_: 7  # type: ignore[attr-defined]
+    lines.events.append(LineSaid(3, TakeMessage(address="b:2", ticket=b"t", step=1), ()))
+    return visit, lines, trainer
+
+
+def test_a_state_from_elsewhere_and_the_averages_held_meanwhile_are_the_bytes_that_all_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, lines, trainer = takes_elsewhere(tmp_path, monkeypatch)
+    path = tmp_path / "job.yaml"
+    other = Trainer(load_job(path), path)
+    averages, states = [], []
+    for step in range(5):
+        states.append(list(pieces("state", step, 0, other.state())))
+        mean = [(form, torch.randn(form.elements)) for form in other.packing.sent]
+        averages.append(list(pieces("average", step, 64, mean)))
+        other.apply({form.name: vector for form, vector in mean})
+
+    def come(line: int, said: Sequence[Said]) -> None:
+        lines.events += [LineSaid(line, message, tensors) for message, tensors in said]
+
+    come(3, averages[1])
+    come(7, states[2][:9])  # the state has average 1
+    come(3, averages[2] + averages[3][:3])
+    come(7, states[2][9:])
+    come(3, averages[3][3:] + averages[4])
+    lines.events.append(LineSaid(3, EndMessage(step=5), ()))
+    assert visit.run(every(1000))
+    assert trainer.step == 5
+    assert trainer.weights_hash() == other.weights_hash()
+    for (form, one), (_, same) in zip(trainer.state(), other.state(), strict=True):
+        assert torch.equal(one, same), form.name
+    assert lines.said(TookMessage) == [TookMessage(step=2)]
+    taken = sum(isinstance(message, PieceMessage) for average in averages[1:] for message, _ in average)
+    assert lines.said(GotMessage, 3)[-1] == GotMessage(pieces=taken), "each piece once"
+    assert 7 in lines.hung_up
+
+
+def test_a_state_that_does_not_come_from_elsewhere_comes_from_the_backbone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit, lines, trainer = takes_elsewhere(tmp_path, monkeypatch)
+    lines.events.append(LineClosed(7, "it has left"))
+    vectors = [(form, torch.zeros(form.elements)) for form in trainer.packing.sent]
+    path = tmp_path / "job.yaml"
+    other = Trainer(load_job(path), path)
+    for step in range(12):  # more than are looked at ahead
+        for message, tensors in pieces("average", step, 64, vectors):
+            lines.events.append(LineSaid(3, message, tensors))
+        other.apply({form.name: vector for form, vector in vectors})
+    for message, tensors in pieces("state", 12, 0, other.state()):
+        lines.events.append(LineSaid(3, message, tensors))
+    lines.events.append(LineSaid(3, EndMessage(step=12), ()))
+    assert visit.run(every(1000))
+    assert trainer.weights_hash() == other.weights_hash()
+    assert lines.said(TookMessage, 3) == [TookMessage(step=None)]
+
+
+def test_who_has_the_state_is_not_told_to_take_another_one(tmp_path: Path) -> None:
+    visit, lines, _, _ = visit_of(tmp_path)
+    lines.events.append(LineSaid(3, TakeMessage(address="b:2", ticket=b"t", step=0), ()))
+    with pytest.raises(RunFailed, match="out of turn"):
+        visit.run(every(1000))
 
 
 def every(turns: int) -> Callable[[], bool]:
