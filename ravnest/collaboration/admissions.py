@@ -5,6 +5,7 @@ volunteer's queue, or the word where it is; and from then on the volunteer is se
 elsewhere is sent this machine's own, after the averages that are in its queue, so nothing is missing there either.
 """
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,8 @@ from ring_allreduce.transport import Lines
 
 TAKE_S = 600.0
 LEAST_BYTES_PER_S = 125_000.0
-"""Who takes the state elsewhere has so long, and the time that three gradients take at 1 Mbit/s; it may come back."""
+"""Who joins has so long to take the state, and the time of three gradients at 1 Mbit/s. Who does not may come back, and
+keeps nobody else's place."""
 
 REST_S = 300.0
 """A machine from which somebody did not get the state is named to nobody for so long."""
@@ -61,7 +63,8 @@ class Admissions:
         self._kept, self._epochs, self._visitors, self._lines = kept, epochs, visitors, lines
         self._tell, self._now = tell, now
         self._takes_s = TAKE_S + 3 * 4 * kept.trainer.packing.summed[0].elements / LEAST_BYTES_PER_S
-        self._from: dict[int, tuple[Helper, float]] = {}  # by line: where it takes the state, and until when
+        self._from: dict[int, Helper] = {}  # by line: where it takes the state, unless it is here
+        self._until_s: dict[int, float] = {}  # by line
         self._rests_s: dict[str, float] = {}  # by address
         self._ending = False
 
@@ -79,11 +82,12 @@ class Admissions:
         if at is None:
             return
         visitor.joined = True
+        self._until_s[visitor.line] = now_s + self._takes_s
         where = ""
         if at:
             helper = helpers[at - 1]
             visitor.takes_elsewhere = True
-            self._from[visitor.line] = helper, now_s + self._takes_s
+            self._from[visitor.line] = helper
             ticket, step = secrets.token_bytes(TICKET_BYTES), self._kept.trainer.step
             self._lines.send(helper.visitor.line, GiveMessage(visit=visitor.line, ticket=ticket, step=step))
             self._lines.send(visitor.line, TakeMessage(address=helper.address, ticket=ticket, step=step))
@@ -107,29 +111,31 @@ class Admissions:
             visitor.takes_elsewhere = False
             self._epochs.joined(visitor)
             return
-        address = self._from[visitor.line][0].address
+        address = self._from[visitor.line].address
         self._rests_s[address] = self._now() + REST_S
         self.left(visitor)
+        self._until_s[visitor.line] = self._now() + self._takes_s
         self._give(visitor)
         self._tell(f"{visitor.name} got no state from {address}, and takes it from this machine")
 
     def left(self, visitor: Visitor) -> None:
         """It takes the state nowhere any more."""
-        helper, _ = self._from.pop(visitor.line, (None, 0.0))
+        self._until_s.pop(visitor.line, None)
+        helper = self._from.pop(visitor.line, None)
         visitor.takes_elsewhere = False
         if helper is not None and self._epochs.helpers.get(helper.visitor.line) is helper:
             self._lines.send(helper.visitor.line, GiveMessage(visit=visitor.line, ticket=b"", step=0))
 
     def is_late(self, visitor: Visitor) -> bool:
-        """Whether it has not said for too long that it has the state."""
-        return visitor.line in self._from and self._now() > self._from[visitor.line][1]
+        """Whether it has joined for too long, and has not taken the state."""
+        return not visitor.holds_state and self._now() > self._until_s.get(visitor.line, math.inf)
 
     def _helpers(self, now_s: float) -> list[Helper]:
         there = [helper for helper in self._epochs.helpers.values() if helper.is_there(now_s)]
         return [helper for helper in there if now_s >= self._rests_s.get(helper.address, now_s)]
 
     def _freest(self, helpers: Sequence[Helper], own: bool) -> int | None:
-        taking = Counter(helper.visitor.line for helper, _ in self._from.values())
+        taking = Counter(helper.visitor.line for helper in self._from.values())
         here = Uplink(sum(one.takes_state for one in self._visitors.values()), self._epochs.own.up_bytes_per_s)
         return freest(
             here if own else None,

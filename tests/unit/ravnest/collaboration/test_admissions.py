@@ -168,17 +168,31 @@ def test_who_got_none_takes_it_here_and_that_machine_rests(tmp_path: Path) -> No
     assert world.gives(line) == [1, 99]
 
 
-def test_who_leaves_is_forgotten_and_who_says_nothing_is_late(tmp_path: Path) -> None:
+def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one, other = world.joins(1), world.joins(2)
-    world.admissions.left(one)
-    assert GiveMessage(visit=1, ticket=b"", step=0) in world.lines.said(GiveMessage)
-    world.admissions.left(one)
-    assert not world.admissions.is_late(other)
+    one = world.joins(1)
+    for _ in range(2):
+        world.admissions.left(one)
+    assert [message for message in world.lines.said(GiveMessage) if message != world.lines.said(GiveMessage)[0]] == [
+        GiveMessage(visit=1, ticket=b"", step=0)
+    ]
+    assert world.joins(2).takes_elsewhere
+    assert world.joins(3).takes_elsewhere, "its place is free"
+
+
+def test_who_does_not_take_the_state_is_late_wherever_it_was_to_take_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    elsewhere, there, here, has_it = (world.joins(line) for line in (1, 2, 3, 4))
+    assert [one.takes_state for one in (elsewhere, there, here, has_it)] == [False, False, True, False]
     gradient = world.kept.trainer.packing.summed[0].elements
-    world.lines.now_s = TAKE_S + 12 * gradient / LEAST_BYTES_PER_S + 1.0
-    assert world.admissions.is_late(other)
-    assert not world.admissions.is_late(one)
+    world.lines.now_s = TAKE_S + 12 * gradient / LEAST_BYTES_PER_S
+    world.admissions.took(there, TookMessage(step=None))
+    world.admissions.took(has_it, TookMessage(step=0))
+    assert not any(world.admissions.is_late(one) for one in (elsewhere, there, here, has_it))
+    world.lines.now_s += 1.0
+    assert [world.admissions.is_late(one) for one in (elsewhere, there, here, has_it)] == [True, False, True, False]
+    world.lines.now_s += TAKE_S + 12 * gradient / LEAST_BYTES_PER_S
+    assert world.admissions.is_late(there)
 
 
 def test_at_the_end_all_take_it_here(tmp_path: Path) -> None:
