@@ -157,11 +157,7 @@ class CheckpointWriter:
         files.sync_folder(self._unfinished)
         files.move(self._unfinished, final)
         files.sync_folder(self._folder)
-        pointer = self._folder / f".{LATEST}.new"
-        files.write_bytes(pointer, f"{name}\n".encode())
-        files.sync_file(pointer)
-        files.move(pointer, self._folder / LATEST)
-        files.sync_folder(self._folder)
+        _point(self._folder, name, files)
         for old in _finished(self._folder)[: -self._keep]:
             # Renamed first: a folder with a checkpoint's name is never half a checkpoint.
             discarded = self._folder / f"{_DISCARDED}{os.getpid()}-{old.name}"
@@ -283,6 +279,25 @@ def name_of_latest(folder: Path) -> str | None:
     return name
 
 
+def go_back(folder: Path, parts: Parts) -> tuple[str, str] | None:
+    """Let `latest` name the newest complete checkpoint, where the one that it names cannot be used.
+
+    Returns that one's name, and in words what is wrong with the other; None where nothing is, or no complete one is
+    kept. Raises NotWritten when the disk refuses.
+    """
+    try:
+        name = name_of_latest(folder)
+        wrong = "named nowhere" if name is None else _fault(folder / name, parts)
+    except InvalidInput as error:
+        wrong = str(error)
+    found = None if wrong is None else _newest_complete(folder, parts)
+    if wrong is None or found is None:
+        return None
+    with told(folder):
+        _point(folder, found.name, DurableFiles())
+    return found.name, wrong
+
+
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
     """Turn the error of a full or failing disk into a NotWritten of one line."""
@@ -297,6 +312,15 @@ def _finished(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
     found = [path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal()]
     return sorted(found, key=_number)
+
+
+def _point(folder: Path, name: str, files: DurableFiles) -> None:
+    """Let `latest` name a checkpoint, in one step."""
+    pointer = folder / f".{LATEST}.new"
+    files.write_bytes(pointer, f"{name}\n".encode())
+    files.sync_file(pointer)
+    files.move(pointer, folder / LATEST)
+    files.sync_folder(folder)
 
 
 def _number(path: Path) -> int:
@@ -325,19 +349,24 @@ def _lacking(checkpoint: Checkpoint, parts: Parts) -> list[str]:
 
 def _refused(latest: Path, what: str, parts: Parts) -> InvalidInput:
     """Why the latest checkpoint cannot be used, and which one can."""
+    other = _newest_complete(latest.parent, parts)
     advice = "no other complete one is kept"
-    for other in reversed(_finished(latest.parent)):
-        if other != latest and _complete(other, parts):
-            advice = f"to resume from {other.name}, write that name into {latest.parent / LATEST}"
-            break
+    if other is not None:
+        advice = f"to resume from {other.name}, write that name into {latest.parent / LATEST}"
     return InvalidInput(f"the latest checkpoint is {what}; {advice}", path=str(latest))
 
 
-def _complete(folder: Path, parts: Parts) -> bool:
+def _newest_complete(folder: Path, parts: Parts) -> Path | None:
+    return next((each for each in reversed(_finished(folder)) if _fault(each, parts) is None), None)
+
+
+def _fault(folder: Path, parts: Parts) -> str | None:
+    """In words, why a checkpoint cannot be used; None where it can."""
     try:
-        return not _lacking(Checkpoint(folder, _checked(folder)), parts)
-    except (ValueError, OSError, InvalidInput):
-        return False
+        lacking = _lacking(Checkpoint(folder, _checked(folder)), parts)
+    except (ValueError, OSError, InvalidInput) as error:
+        return f"damaged: {(error.strerror if isinstance(error, OSError) else None) or error}"
+    return f"not complete: it lacks {', '.join(lacking)}" if lacking else None
 
 
 def _check(path: Path, entry: FileEntry) -> None:

@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from cluster_planner import NoFeasiblePlan, Plan
+from ravnest.checkpoints.checkpoint import go_back
+from ravnest.driver.checkpoint_collector import parts_of_checkpoint
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.preparation import Prepared
 from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.resuming import ResumedRun
-from ravnest.errors import InvalidInput, RavnestError, RunFailed
+from ravnest.errors import InvalidInput, NotWritten, RavnestError, RunFailed
 from ravnest.recovery import NodesLeft, Restarts, look_for_nodes_s, plan_among
 from ravnest.recovery.restarting import NODES_WAIT_S, nodes_of_stages
 
@@ -25,12 +28,32 @@ _LOOK_S = 0.25
 
 
 class Watched(report.Observer, Protocol):
-    """Who is told of all events, and knows for how long the run has trained."""
+    """Who is told of all events, and knows for how long the run has trained, and on how many samples."""
 
     @property
     def trained_s(self) -> float:
         """For how long the run has trained since it last began."""
         ...
+
+    @property
+    def trained_samples(self) -> int:
+        """The samples of the fleet by now; 0 where the run has not trained since it last began."""
+        ...
+
+
+@dataclass(frozen=True)
+class AllSessions:
+    """What all sessions of a run share."""
+
+    address: str | None
+    """Of its Ray cluster; None: Ray is started on this machine."""
+    restarts: Restarts
+    left: NodesLeft
+    """The nodes that have left with notice. Those that have only given notice, and are alive, are used where the others
+    cannot train the model."""
+    watched: Watched
+    wants_end: Callable[[], bool]
+    """Says whether the user wants the run to end, which ends any wait."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +65,10 @@ class Anew:
 
 
 def begun_again(
-    restarts: Restarts,
-    prepared: Prepared,
-    plan: Plan,
-    trained: Plan,
-    left: NodesLeft,
-    address: str | None,
-    reason: str,
-    watched: Watched,
-    wanted: Callable[[], bool],
-    on_purpose: bool = False,
+    run: AllSessions, prepared: Prepared, plan: Plan, trained: Plan, reason: str, *, on_purpose: bool = False
 ) -> Anew | None:
-    """How the run begins again that has lost its last cluster for this `reason`; None where it does not.
+    """How the run begins again that has lost its last cluster for this `reason`; None where it does not: it was tried
+    often enough, its checkpoints cannot be used, or the user wants it to end.
 
     Waits as long as it takes: after a loss, and for nodes where those that are there cannot train the model.
 
@@ -61,32 +76,45 @@ def begun_again(
         plan: the plan by which the run began the last time, or, `on_purpose`, another one for which it has ended its
             clusters.
         trained: the plan as it was when the last cluster was lost.
-        left: the nodes that have left with notice. Those that have only given notice, and are alive, are used where
-            the others cannot train the model.
-        wanted: says whether the user wants the run to end, which ends the wait.
     """
-    checkpoint = latest_checkpoint(prepared)
-    there = _asked(prepared, plan, address)
-    gone = isinstance(there, RavnestError) or not nodes_of_stages(trained) <= left.if_need_be(there)
-    wait_s = restarts.after(checkpoint, gone=gone)
+    try:
+        saved = last_saved(prepared, run.watched)
+    except (InvalidInput, NotWritten):
+        return None  # from the start all would be lost that a user may yet save
+    there = _asked(prepared, plan, run.address)
+    gone = isinstance(there, RavnestError) or not nodes_of_stages(trained) <= run.left.if_need_be(there)
+    checkpoint = None if saved is None else saved.checkpoint.folder.name
+    wait_s = run.restarts.after(checkpoint, gone=gone)
     if wait_s is None:
         return None
-    found = _plan_again(prepared, plan, left, address, watched, wanted, there)
+    found = _plan_again(run, prepared, plan, there)
     if found is None:
         return None
+    lost = max(0, run.watched.trained_samples - (0 if saved is None else saved.samples))
     other = on_purpose or found is not plan
-    _tell(prepared, watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=other))
-    return Anew(found, checkpoint is not None) if _waited(wait_s, wanted) else None
+    _tell(
+        prepared, run.watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=other, samples=lost)
+    )
+    return Anew(found, saved is not None) if _waited(wait_s, run.wants_end) else None
 
 
-def latest_checkpoint(prepared: Prepared) -> str | None:
-    """The name of the checkpoint that a resume would go on from; None where there is none that fits."""
+def last_saved(prepared: Prepared, watched: report.Observer) -> ResumedRun | None:
+    """What a resume would go on from; None where there is no checkpoint yet. Of one that is damaged `watched` is told,
+    and the one before it is taken, which is the latest from now on.
+
+    Raises InvalidInput where none that is kept can be used, and NotWritten where the disk refuses to name another.
+    """
     if not prepared.folder.has_checkpoint:
         return None
     try:
-        return ResumedRun.load(prepared.folder, prepared.plan, prepared.job).checkpoint.folder.name
+        return ResumedRun.load(prepared.folder, prepared.plan, prepared.job)
     except InvalidInput:
-        return None
+        before = go_back(prepared.folder.checkpoints, partial(parts_of_checkpoint, plan=prepared.plan))
+        if before is None:
+            raise
+    name, wrong = before
+    watched.on(report.NoticeEvent(f"the latest checkpoint is {wrong}: the run goes on from {name}, which is whole"))
+    return ResumedRun.load(prepared.folder, prepared.plan, prepared.job)
 
 
 def _asked(prepared: Prepared, plan: Plan, address: str | None) -> set[str] | RavnestError:
@@ -97,18 +125,10 @@ def _asked(prepared: Prepared, plan: Plan, address: str | None) -> set[str] | Ra
         return error
 
 
-def _plan_again(
-    prepared: Prepared,
-    plan: Plan,
-    left: NodesLeft,
-    address: str | None,
-    watched: Watched,
-    wanted: Callable[[], bool],
-    there: set[str] | RavnestError,
-) -> Plan | None:
+def _plan_again(run: AllSessions, prepared: Prepared, plan: Plan, there: set[str] | RavnestError) -> Plan | None:
     """The plan for the nodes that are there, once they can train the model; None where that takes too long. `there`:
     those that are at first."""
-    waited_s, alive = 0.0, there
+    waited_s, alive, left = 0.0, there, run.left
     while True:
         try:
             if isinstance(alive, RavnestError):
@@ -121,15 +141,15 @@ def _plan_again(
             gone = ", ".join(sorted(left.names))
             why = f"{error}; {gone} left, and `ravnest join` lets a node in again" if gone else str(error)
         except RavnestError as error:
-            watched.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
+            run.watched.on(report.NoticeEvent(f"the run cannot begin again: {error}"))
             return None
         again_s = look_for_nodes_s(waited_s)
         if not waited_s:
-            _tell(prepared, watched, report.WaitsForNodesEvent(why, NODES_WAIT_S))
-        if again_s is None or not _waited(again_s, wanted):
+            _tell(prepared, run.watched, report.WaitsForNodesEvent(why, NODES_WAIT_S))
+        if again_s is None or not _waited(again_s, run.wants_end):
             return None
         waited_s += again_s
-        alive = _asked(prepared, plan, address)
+        alive = _asked(prepared, plan, run.address)
 
 
 def _tell(prepared: Prepared, watched: Watched, event: report.RestartedEvent | report.WaitsForNodesEvent) -> None:

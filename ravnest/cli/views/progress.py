@@ -191,7 +191,8 @@ def _words(event: RunEvent) -> str | None:
         case RestartedEvent():
             how = ", planned anew for the nodes that are left" if event.planned_anew else ""
             begins = f"from {event.checkpoint}" if event.checkpoint else "from the start"
-            return f"{clause(event.reason)}; begins again {begins} in {event.wait_s:.0f} s{how}"
+            lost = f"; {event.samples:,} samples are lost" if event.samples else ""
+            return f"{clause(event.reason)}; begins again {begins} in {event.wait_s:.0f} s{how}{lost}"
         case WaitsForNodesEvent(reason, at_most_s):
             return f"{clause(reason)}; waits for nodes, for {duration(at_most_s)} at most"
         case FailedEvent(reason, at_once=True):

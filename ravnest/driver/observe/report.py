@@ -246,7 +246,7 @@ class ReplacementFailedEvent:
 @dataclass(frozen=True)
 class RestartedEvent:
     """No cluster was left that trained, or another plan makes more, for this `reason`: the run begins again in `wait_s`
-    seconds, from `checkpoint`.
+    seconds, from `checkpoint`. At most `samples` are lost: those on which it had trained since.
 
     An empty `checkpoint`: there is none yet, and it begins from the start. `planned_anew` says that the run goes on by
     another plan, for the nodes that are there.
@@ -256,6 +256,7 @@ class RestartedEvent:
     checkpoint: str
     wait_s: float
     planned_anew: bool
+    samples: int = 0
 
 
 @dataclass(frozen=True)

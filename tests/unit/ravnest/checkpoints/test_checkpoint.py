@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from ravnest.checkpoints.checkpoint import CheckpointWriter, load_latest
+from ravnest.checkpoints.checkpoint import CheckpointWriter, go_back, load_latest
 from ravnest.checkpoints.durable_files import DurableFiles
 from ravnest.errors import InvalidInput, NotWritten, RunFailed
 
@@ -382,3 +382,18 @@ def test_a_checkpoint_that_begins_while_an_old_one_is_removed_leaves_that_alone(
     assert files.other is not None
     assert load_latest(tmp_path, PARTS).manifest.round == 3
     assert not list(tmp_path.glob(".discarded-*"))
+
+
+@pytest.mark.parametrize("spoil", [without, lambda path, file: damage_truncate(path / file)])
+def test_the_newest_complete_one_becomes_the_latest_where_that_cannot_be_used(tmp_path, spoil):
+    first = write(tmp_path, 1)
+    assert go_back(tmp_path, PARTS) is None, "nothing is wrong"
+    spoil(write(tmp_path, 2), "segment-000.safetensors")
+    assert go_back(tmp_path, PARTS)[0] == "checkpoint-000001"
+    check(tmp_path, 1)
+    for pointer in ("checkpoint-000007", "elsewhere"):
+        (tmp_path / "latest").write_text(pointer)
+        assert go_back(tmp_path, PARTS) is not None
+        check(tmp_path, 1)
+    spoil(first, "segment-000.safetensors")
+    assert go_back(tmp_path, PARTS) is None, "none is left"

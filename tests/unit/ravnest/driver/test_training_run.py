@@ -74,7 +74,7 @@ def failed(
 
     monkeypatch.setattr(driver, "prepare", lambda *_, **__: prepared)
     monkeypatch.setattr(driver, "train", train)
-    monkeypatch.setattr(driver, "begun_again", lambda *_: None)
+    monkeypatch.setattr(driver, "begun_again", lambda *_, **__: None)
     observer = Recorded()
     with pytest.raises(RunFailed) as caught:
         driver.run(plan, folder.plan, observer=observer)
@@ -147,7 +147,7 @@ def test_why_a_run_has_ended_is_the_last_line_of_its_metrics(
 ) -> None:
     sessions = Sessions(monkeypatch, plan, job, folder, [30.0])
     sessions.error, sessions.saves = error, False
-    monkeypatch.setattr(driver, "begun_again", lambda *_: None)
+    monkeypatch.setattr(driver, "begun_again", lambda *_, **__: None)
 
     def train(*args: object, **how: Any) -> Any:
         folder.metrics.write_text(WORD)
@@ -240,7 +240,7 @@ class Sessions:
             observer.on(report.PhaseEvent("training"))
         if not self.left:
             return None, None
-        observer.on(report.ProgressEvent(self.left.pop(0), 0, None, ()))
+        observer.on(report.ProgressEvent(self.left.pop(0), 60, None, ()))
         if self.saves:
             checkpoint(self.folder, prepared.plan, self.job)
         raise self.error
@@ -259,9 +259,9 @@ def test_a_run_without_clusters_begins_again_from_its_last_checkpoint_for_the_re
     assert sessions.resumed == [False, True, True]
     assert sessions.plans == [plan] * 3
     assert [limit.seconds for limit in sessions.limits] == [100.0, 70.0, 30.0]
-    assert [(event.reason, event.checkpoint, event.planned_anew) for event in restarted(observer)] == [
-        ("the last one is gone", "checkpoint-000001", False),
-        ("the last one is gone", "checkpoint-000002", False),
+    assert [(event.reason, event.checkpoint, event.planned_anew, event.samples) for event in restarted(observer)] == [
+        ("the last one is gone", "checkpoint-000001", False, 12),
+        ("the last one is gone", "checkpoint-000002", False, 12),
     ]
     assert sum(sessions.waits) == pytest.approx(sum(event.wait_s for event in restarted(observer)))
     written = [each for each in read_metrics(folder.metrics) if each["kind"] == "restarted"]

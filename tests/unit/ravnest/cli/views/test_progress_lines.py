@@ -67,7 +67,7 @@ def test_what_becomes_of_lost_clusters_is_told() -> None:
         ClusterReplacedEvent("c1", {"c1.s0": "desk"}, 31, 75.0, 1200),
         ClusterReplacedEvent("joined0", {"joined0.s0": "new"}, 31, 75.0, 0, new=True),
         ReplacementFailedEvent("c1", "it was started 5 times within 10 min", None),
-        RestartedEvent("stage c0.s0 on node 'desk' died.", "checkpoint-000004", 2.0, planned_anew=True),
+        RestartedEvent("stage c0.s0 on node 'desk' died.", "checkpoint-000004", 2.0, planned_anew=True, samples=1200),
     ) == [
         "c1.s0 on tower has been silent for 10 s; after 20 s it counts as lost",
         "c1.s0 on tower is heard again, after 15 s",
@@ -80,7 +80,7 @@ def test_what_becomes_of_lost_clusters_is_told() -> None:
         " (joined0.s0 on new)",
         "c1 could not be started anew: it was started 5 times within 10 min; it stays out of the run",
         "stage c0.s0 on node 'desk' died; begins again from checkpoint-000004 in 2 s, planned anew for the nodes that"
-        " are left",
+        " are left; 1,200 samples are lost",
     ]
 
 
