@@ -191,20 +191,25 @@ class Plan:
         return (*(sum(rates[:i]) / total for i in range(len(rates))), 1.0)
 
 
-def validate(plan: Plan) -> None:
+def validate(plan: Plan, *, changed: bool = False) -> None:
     """Raise `InvalidInput` (with the key in plan.yaml) unless the plan is one that can run.
 
     Each cluster has every unit in exactly one stage, in order; no node runs two stages; rings are the common
     refinement of all cuts, with one member per cluster that holds it; each node is in a stage or a spare; the
-    prediction matches.
+    prediction matches; constraints are met.
+
+    `changed`: the plan is as a run has it that goes on. Two clusters may name one node then, since one of them is away
+    and has given it to the other; and what was demanded of nodes may not be met, since some are gone.
     """
-    _check_clusters(plan)
+    _check_clusters(plan, changed=changed)
+    if not changed:
+        _check_constraints(plan)
     _check_rings(plan)
     _check_spares(plan)
     _check_prediction(plan)
 
 
-def _check_clusters(plan: Plan) -> None:
+def _check_clusters(plan: Plan, *, changed: bool) -> None:
     if not plan.clusters:
         raise InvalidInput("at least one cluster is needed", key="clusters")
     count = len(plan.costs.units)
@@ -236,7 +241,7 @@ def _check_clusters(plan: Plan) -> None:
             if stage.node not in known:
                 there = ", ".join(plan.fleet.names)
                 raise InvalidInput(f"no node is named {stage.node!r}; there are {there}", key=f"{where}.node")
-            if stage.node in runs:
+            if stage.node in runs and not changed:
                 raise InvalidInput(f"{stage.node!r} already runs {runs[stage.node]}", key=f"{where}.node")
             runs[stage.node] = where
             start, end = stage.units
@@ -249,7 +254,6 @@ def _check_clusters(plan: Plan) -> None:
             at = end
         if at != count:
             raise InvalidInput(f"the stages end at unit {at}, but the model has {count}", key=f"{key}.stages")
-    _check_constraints(plan)
 
 
 def _check_constraints(plan: Plan) -> None:

@@ -102,16 +102,16 @@ def load_fleet(path: str | os.PathLike[str], remark: Callable[[str], None] | Non
     return fleet
 
 
-def load_plan(path: str | os.PathLike[str], *, has_run: bool = False) -> Plan:
+def load_plan(path: str | os.PathLike[str], *, has_run: bool = False, changed: bool = False) -> Plan:
     """Read a plan.yaml and validate the plan as a whole, since it may have been edited by hand.
 
-    With `has_run` the plan is read for the results of its run, so its nodes need not have the memory for it. Raises
-    `InvalidInput`.
+    With `has_run` the plan is read for the results of its run, so its nodes need not have the memory for it. `changed`:
+    it is as a run has it that goes on (`validate`). Raises `InvalidInput`.
     """
     entry = read_validated(path, schema.PlanFile)
     with _naming(path):
         plan = plan_from(entry)
-        validate(plan)
+        validate(plan, changed=changed)
         if not has_run:
             require_memory(plan)
         return plan

@@ -3,7 +3,7 @@
 In: the control of the run, its plan and the addresses of its stages. Out: a `DriverState` (run_store.py).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from ravnest.driver.control import RunControl
@@ -11,6 +11,7 @@ from ravnest.driver.preparation import Prepared
 from ravnest.driver.run_rings import RunRings
 from ravnest.driver.run_store import DriverState, SessionStart, StagePlace, plan_sum
 from ravnest.pipeline import stage_place
+from ravnest.recovery import NodesLeft
 from ravnest.stage.setup import StageAddress
 from ring_allreduce.transport import Keys
 
@@ -27,7 +28,7 @@ def changing(
     places: Mapping[str, StageAddress],
     born: Mapping[str, int],
     record: Clock,
-    left: Collection[str] = (),
+    left: NodesLeft,
 ) -> dict[str, object]:
     """The fields of a state that change: who trains and where, and how far rounds and clusters have come.
 
@@ -58,7 +59,8 @@ def changing(
         "begun": control.accounts.begun,
         "unmade": control.accounts.unmade,
         "stopping": control.stopping,
-        "left": sorted(left),
+        "left": sorted(left.names),
+        "noticed": sorted(left.noticed),
         "snapshots": control.accounts.snapshots,
         "elapsed_s": record.training_s,
     }

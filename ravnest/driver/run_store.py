@@ -90,6 +90,8 @@ class DriverState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Whether the run was coming to its end."""
     left: list[str]
     """The nodes that had left with notice."""
+    noticed: list[str] = []
+    """Those of them whose systems had given it, and no user."""
     elapsed_s: float
     """The seconds since training began."""
 
@@ -187,6 +189,11 @@ def plan_beside(path: Path) -> Path:
     return path.with_suffix(".plan.yaml")
 
 
+def load_plan_beside(path: Path) -> Plan:
+    """The plan as the driver had it last whose state is in `path`. Raises InvalidInput."""
+    return load_plan(plan_beside(path), changed=True)
+
+
 def plan_of_comers(folder: Path, plan: str) -> Path:
     """The file in a run's folder with the plan as it was last, of a run to which nodes have come. It stays when the run
     has ended. `plan`: the SHA-256 of the plan that the run was begun with."""
@@ -203,7 +210,7 @@ def plan_with_comers(folder: Path, plan: Plan, plan_path: Path, alive: Callable[
     if not last.is_file():
         return plan
     try:
-        found = load_plan(last)
+        found = load_plan(last, changed=True)
         return with_comers(plan, found, alive(found))
     except InvalidInput:
         return plan

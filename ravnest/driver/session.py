@@ -210,8 +210,8 @@ def _recovery(
     replacements = Replacements(plan, start_s=START_DEADLINE_S, further=further_clusters(plan), left=left)
     for name in () if stages.standing is None else stages.standing.away:
         replacements.lost(name, 0, time.monotonic())
-    for node in () if prepared.takes_over is None else prepared.takes_over.left:
-        left.leave(node)
+    if (before := prepared.takes_over) is not None:
+        left.take(before.left, before.noticed)
     check = partial(_joins, prepared, stages.places)
     needs = SpareNeeds(setups_by, check, record.happened, record.notice, shadows_among, setups_by.keys)
     warm = WarmSpares(rings, endpoint, ray, donors, control.rounds, needs)
@@ -223,7 +223,7 @@ def _recovery(
     hours, drains = HourWatch(plan.fleet.nodes), DrainNotices(NodesThere(ray.draining), record.notice)
 
     def state() -> DriverState:
-        changed = changing(control, rings, stages.places, stages.born, record, replacements.left)
+        changed = changing(control, rings, stages.places, stages.born, record, left)
         return state_of(fixed, changed, setups_by.threads)
 
     remembering = Remembering(stages.store, state, lambda: rings.plan, record.notice)

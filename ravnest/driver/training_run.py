@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from cluster_planner import Plan, load_plan, save_plan
+from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_folder import RunFolder, owned_folder
-from ravnest.driver.beginning_again import begun_again
+from ravnest.driver.beginning_again import AllSessions, begun_again
 from ravnest.driver.imitation import Imitation, device_of
 from ravnest.driver.node_requests import NodeRequest, take_requests
 from ravnest.driver.node_watch import NodeWatch
@@ -26,7 +26,7 @@ from ravnest.driver.preparation import Prepared, prepare
 from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.ray.session import check_address
 from ravnest.driver.resuming import ResumedRun
-from ravnest.driver.run_store import DriverState, TakenOver, load_state, plan_beside, plan_sum, plan_with_comers
+from ravnest.driver.run_store import DriverState, TakenOver, load_plan_beside, load_state, plan_sum, plan_with_comers
 from ravnest.driver.session import train
 from ravnest.driver.shut_out import plan_without, read_shut_out
 from ravnest.driver.signals import StopOnInterrupt
@@ -217,11 +217,10 @@ class _Sessions:
         anew, last = None, prepared.plan
         if isinstance(error, NodeLost | NodeNotThere) and not self.interrupt.wanted:
             last = self._with_comers(prepared.plan) if better is None else better
-            wanted = partial(_wants_end, self.interrupt, self.folder.path, self.left)
-            address = self.how.address
-            trained = plans.trained or prepared.plan
-            how = (self.restarts, prepared, last, trained, self.left, address, str(error), self.watched, wanted)
-            anew = begun_again(*how, better is not None)
+            wants_end = partial(_wants_end, self.interrupt, self.folder.path, self.left)
+            run = AllSessions(self.how.address, self.restarts, self.left, self.watched, wants_end)
+            trained, on_purpose = plans.trained or prepared.plan, better is not None
+            anew = begun_again(run, prepared, last, trained, str(error), on_purpose=on_purpose)
         if anew is None:
             advice = _advice(prepared, self.how.address, encrypt=self.how.encrypt, trained=self.watched.training)
             raise _failure(error, prepared.folder.ray_log, advice) from error
@@ -283,7 +282,7 @@ def _to_take_over(
             return None
         why = _why_not(state, plan_path, address)
         if why is None:
-            return state, load_plan(plan_beside(folder.driver))
+            return state, load_plan_beside(folder.driver)
     except InvalidInput as error:
         why = str(error)
     tell(f"{why}: resuming from the last checkpoint")
@@ -329,7 +328,7 @@ def _begin(prepared: Prepared, plan_path: Path | None, *, rehearsal: bool, again
 
 
 class _Watched:
-    """Passes every event to the observer, and remembers whether `training` has begun, and for how long it went.
+    """Passes every event to the observer, and remembers whether `training` has begun, and how far it came.
 
     Until the loop takes users' requests to end the run, the steps before it do so, as Ctrl-C does: Interrupted.
     """
@@ -340,13 +339,16 @@ class _Watched:
         self.training = False
         self._earlier_s = 0.0
         self._this_s = 0.0
+        self._samples = 0
 
     def on(self, event: report.RunEvent) -> None:
         if event == report.PhaseEvent("training"):
             self.training = True
             self._earlier_s, self._this_s = self._earlier_s + self._this_s, 0.0
         elif isinstance(event, report.ProgressEvent):
-            self._this_s = event.elapsed_s
+            self._this_s, self._samples = event.elapsed_s, event.samples
+        elif isinstance(event, report.RestartedEvent):
+            self._samples = 0
         self._observer.on(event)
         before = isinstance(event, report.PhaseEvent) and event.name in report.PHASES_BEFORE_TRAINING
         if before and take_requests(self._folder, ("stop", "stop_now")):
@@ -356,6 +358,11 @@ class _Watched:
     def trained_s(self) -> float:
         """For how long the run has trained since it last began."""
         return self._this_s
+
+    @property
+    def trained_samples(self) -> int:
+        """The samples of the fleet by now; 0 where the run has not trained since it last began."""
+        return self._samples
 
     def left_of(self, limit: report.RunLimit, prepared: Prepared, speed: float) -> report.RunLimit:
         """What is left of the limit, and of the job's minutes, after what was trained before the run began again."""

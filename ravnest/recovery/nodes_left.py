@@ -25,6 +25,11 @@ class NodesLeft:
         return frozenset(self._left)
 
     @property
+    def noticed(self) -> frozenset[str]:
+        """Those of them that have only given notice: their systems asked their processes to end, and nobody else."""
+        return frozenset(self._noticed)
+
+    @property
     def liars(self) -> Mapping[str, str]:
         """Why each node was shut out, by its name."""
         return self._liars
@@ -43,6 +48,11 @@ class NodesLeft:
             self._noticed.add(node)
         else:
             self._noticed.discard(node)
+
+    def take(self, names: Collection[str], noticed: Collection[str]) -> None:
+        """These had left, of which some had only given notice, when another driver wrote it down."""
+        for node in names:
+            self.leave(node, noticed=node in noticed)
 
     def back(self, node: str) -> None:
         """A node is back."""

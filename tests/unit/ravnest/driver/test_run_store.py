@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster_planner import Fleet
+from cluster_planner import Constraints, Fleet, Node, Pin, Spare, load_plan, with_cluster
 from ravnest.driver.run_store import (
     Remembering,
     RunStore,
     TakenOver,
     addresses_in,
+    load_plan_beside,
     load_state,
     plan_beside,
     plan_of_comers,
@@ -19,7 +20,7 @@ from ravnest.driver.run_store import (
     plan_with_comers,
 )
 from ravnest.errors import InvalidInput
-from ravnest.recovery import with_nodes
+from ravnest.recovery import Nodes, Place, place, with_nodes
 from tests.support.local import setups_of, tiny_job
 from tests.support.takeover import STATE
 
@@ -85,6 +86,27 @@ def test_a_disk_that_refuses_is_told_of_once_and_ends_nothing(tmp_path: Path, pl
     assert len(told) == 1
     with pytest.raises(InvalidInput):
         RunStore(tmp_path / "gone" / "driver.json", 1).claim(STATE, plan)
+
+
+@pytest.mark.parametrize("how", ["given", "pinned"])
+def test_the_plan_of_a_run_that_has_changed_it_can_be_taken_over(tmp_path: Path, plan, how: str) -> None:
+    """A cluster that is away has given a node to another one; or a node is gone that was to run a stage."""
+    (first, gone), (given, _) = ([stage.node for stage in cluster.stages] for cluster in plan.clusters)
+    spare = Node(name="spare", flops_per_s=1e9, memory_bytes=10**10, up_bytes_per_s=1e7, down_bytes_per_s=1e7)
+    rules = Constraints(pins=(Pin(gone, "c0"),) if how == "pinned" else ())
+    fleet = replace(plan.fleet, nodes=(*plan.fleet.nodes, spare), constraints=rules)
+    found = place(replace(plan, fleet=fleet, spares=(Spare("spare", ""),)), "c0", Nodes([first], ["spare"]), ["c1"])
+    assert isinstance(found, Place)
+    changed, path = found.placement.plan, tmp_path / "driver.json"
+    if how == "given":
+        stages = tuple(
+            replace(each, node=given) if each.node == "spare" else each for each in changed.clusters[0].stages
+        )
+        changed = with_cluster(changed, replace(changed.clusters[0], stages=stages), "")
+    RunStore(path, 0).save(STATE, changed)
+    assert load_plan_beside(path).clusters == changed.clusters
+    with pytest.raises(InvalidInput):
+        load_plan(plan_beside(path))
 
 
 def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ravnest.driver.session import run_control
 from ravnest.driver.standing import Standing
 from ravnest.driver.taking_over import any_reached
 from ravnest.errors import NodeLost
+from ravnest.recovery import NodesLeft
 from ravnest.stage.setup import StageAddress
 from tests.support.local import local_run, setups_of, tiny_job
 
@@ -43,7 +44,7 @@ class TakenOver:
         places = {name: StageAddress(stage.endpoint.address, "here", 1, 1) for name, stage in run.stages.items()}
         there = {name: places.get(name, StageAddress(run.driver.address, "here", 1, 1)) for name in self.setups}
         rings = SimpleNamespace(plan=self.plan, setups=self.setups)
-        changed = changing(run.control, rings, there, {}, SimpleNamespace(training_s=0.0))
+        changed = changing(run.control, rings, there, {}, SimpleNamespace(training_s=0.0), NodesLeft())
         fixed = {"plan": "", "data": "", "address": None, "token": "", "keys": None, "timeline": False, "shares": {}}
         self.state = state_of({**fixed, "term": self.term, "start": SessionStart()}, changed, {})
 
