@@ -55,7 +55,10 @@ class NodeDepartures:
         """The clusters that have a stage on the node leave with notice, and nothing is started there."""
         replacements, out = self._starts.replacements, list[Instruction]()
         self._starts.node_left(node, by_clock=by_clock, noticed=noticed)
-        for cluster in [each.name for each in self._rings.plan.clusters if node in [one.node for one in each.stages]]:
+        there = [each.name for each in self._rings.plan.clusters if node in [one.node for one in each.stages]]
+        if not any(cluster in self._control.clusters or cluster in replacements.starting for cluster in there):
+            self._record.notice(f"{reason}: no stage runs there, and none is started")
+        for cluster in there:
             if cluster in replacements.starting:
                 for said in self._starts.failed(cluster, reason, self._rings, now_s):
                     self._record.replacement_failed(said)

@@ -42,6 +42,15 @@ def test_the_clusters_on_a_node_that_leaves_hand_on_what_they_have_made(bench):
     assert "c0 goes on, and what it has made is saved" in bench.told[-1]
 
 
+def test_of_one_that_runs_no_stage_it_is_said_too(bench):
+    (lost,) = (each for each in bench.control.lost("c1.s0", "it died") if isinstance(each, RecordClusterLost))
+    bench.starts.lost(lost, 1, 0.0)
+    node = bench.nodes["c1.s0"]
+    assert bench.leaving.asked(NodeRequest("leave", node), 1.0) == []
+    assert bench.told == [f"node {node!r} leaves: no stage runs there, and none is started"]
+    assert bench.replacements.left == {node}
+
+
 @pytest.mark.parametrize(("why", "stays_out"), [("its hours are 18-22 UTC", True), ("", False)])
 def test_one_whose_hours_have_ended_does_not_come_back_because_it_was_unseen_for_a_moment(bench, why, stays_out):
     node = bench.nodes["c1.s0"]
