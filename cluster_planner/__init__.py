@@ -65,7 +65,7 @@ from cluster_planner.inputs.model_costs import (
     held_micro_batches,
 )
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.cluster_anew import cluster_at, handover_s, samples_per_s, with_cluster
+from cluster_planner.pipeline.cluster_anew import cluster_at, forbidden, handover_s, samples_per_s, with_cluster
 from cluster_planner.pipeline.memory_fit import largest_fitting_window, stage_fits
 from cluster_planner.pipeline.swapped_nodes import with_swapped_nodes
 from cluster_planner.plan import (
@@ -164,6 +164,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "without_constraints",
     # One cluster made anew while the others go on.
     "cluster_at",
+    "forbidden",
     "handover_s",
     "samples_per_s",
     "shadows_among",

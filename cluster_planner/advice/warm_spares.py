@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.cluster_anew import forbidden
 from cluster_planner.pipeline.memory_fit import stage_fits
 from cluster_planner.plan import Cluster, Plan, Ring, Spare
 from cluster_planner.predict.prediction import predict
@@ -70,7 +71,7 @@ def shadows_among(
             for index, stage in enumerate(cluster.stages)
             if (of := (cluster.name, index)) not in (following or {}) and fleet.node(stage.node).mtbf_s is not None
             for node in free
-            if _fits(fleet, spans, plan, [of], node)
+            if _fits(fleet, spans, plan, [of], node) and _allowed(fleet, cluster, index, node)
         ),
         key=lambda each: (-each[0], each[1:]),
     )
@@ -91,6 +92,12 @@ def shadows_among(
 def _spares(shadowing: Mapping[RingMember, str]) -> tuple[Spare, ...]:
     nodes = sorted(set(shadowing.values()))
     return tuple(Spare(node, "", tuple(of for of, at in shadowing.items() if at == node)) for node in nodes)
+
+
+def _allowed(fleet: Fleet, cluster: Cluster, index: int, node: str) -> bool:
+    """Say whether constraints let the node take the place of a stage."""
+    at = {node if i == index else stage.node: i for i, stage in enumerate(cluster.stages)}
+    return forbidden(fleet, at, len(cluster.stages)) is None
 
 
 def _fits(fleet: Fleet, spans: SpanCosts, plan: Plan, stages: Sequence[RingMember], node: str) -> bool:

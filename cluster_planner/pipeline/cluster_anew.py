@@ -10,9 +10,10 @@ uplink, so that handing over takes at least
     max( max over senders of bytes / uplink, max over receivers of bytes / downlink )
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
@@ -43,6 +44,23 @@ def cluster_at(
     spans = SpanCosts(plan.costs, plan.workload, edges=edges)
     found = plan_pipeline(fleet, spans, group, 0.0, 1)
     return None if found is None else Cluster(name, found.window, found.stages)
+
+
+def forbidden(fleet: Fleet, at: Mapping[str, int], stages: int) -> str | None:
+    """Return why constraints do not let these nodes be in one cluster of so many stages, after "the cluster", or None
+    where they do. What is demanded of other nodes, which may be gone, does not count.
+
+    `at`: by node, the stage that it runs.
+    """
+    fleet = _without_pins(fleet, at)
+    if not fleet.rules.are_any:
+        return None
+    numbers = {name: number for number, name in enumerate(fleet.names)}
+    for node, index in at.items():
+        wanted = fleet.rules.stage_of.get(node, index)
+        if index != (stages - 1 if wanted == LAST else wanted):
+            return f"has {node!r} as stage {index}, and it is pinned to stage {wanted}"
+    return fleet.rules.broken([numbers[node] for node in at])
 
 
 def _without_pins(fleet: Fleet, kept: Collection[str]) -> Fleet:

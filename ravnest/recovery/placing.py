@@ -23,6 +23,7 @@ from cluster_planner import (
     SpanCosts,
     Stage,
     cluster_at,
+    forbidden,
     handover_s,
     samples_per_s,
     stage_fits,
@@ -109,7 +110,7 @@ def place(plan: Plan, cluster: str, nodes: Nodes, others: Collection[str], *, an
     `others`: the clusters that are in the run. `anew`: the cuts were made for fewer nodes, so that others are tried
     beside them.
     """
-    nodes = replace(nodes, warm=_one_each(nodes.warm))
+    nodes = replace(nodes, warm=_allowed(plan, cluster, nodes))
     same, reason = _same_cuts(plan, cluster, nodes)
     first = None if same is None else placement(plan, same, others)
     if first is not None and same is not None and _all_there(same, nodes):
@@ -161,6 +162,21 @@ def _one_each(warm: Mapping[str, str]) -> dict[str, str]:
     """The warm spares without those that are needed for another stage already: a node takes one place."""
     first = {node: stage for stage, node in sorted(warm.items(), reverse=True)}
     return {stage: node for node, stage in sorted(first.items())}
+
+
+def _allowed(plan: Plan, cluster: str, nodes: Nodes) -> dict[str, str]:
+    """The warm spares of the cluster that constraints let into it together, each for one stage."""
+    warm = {stage: node for stage, node in _one_each(nodes.warm).items() if stage_place(stage)[0] == cluster}
+    stages, kept = plan.cluster(cluster).stages, dict[str, str]()
+    at = {
+        stage.node: index
+        for index, stage in enumerate(stages)
+        if stage.node in nodes.own and stage_name(cluster, index) not in warm
+    }
+    for stage, node in warm.items():
+        if forbidden(plan.fleet, {**at, node: stage_place(stage)[1]}, len(stages)) is None:
+            at[node], kept[stage] = stage_place(stage)[1], node
+    return kept
 
 
 def _all_there(made: Cluster, nodes: Nodes) -> bool:
@@ -220,13 +236,16 @@ def slows_others(found: Placement, planned: Cluster, others: Collection[str]) ->
 
 def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, str]:
     """The cluster with its own cuts: a lost stage at its warm spare, each other one on its own node, else on a spare
-    that can hold it, the fastest one.
+    that can hold it, the fastest one that constraints let into the cluster.
 
     And why it is not as it was, or why there is none.
     """
     old = plan.cluster(cluster)
     spans = SpanCosts(plan.costs, plan.workload)
     free = set(nodes.spare) - set(nodes.warm.values())
+    names = [stage_name(cluster, index) for index in range(len(old.stages))]
+    at = {stage.node: i for i, stage in enumerate(old.stages) if stage.node in nodes.own and names[i] not in nodes.warm}
+    at |= {nodes.warm[name]: i for i, name in enumerate(names) if name in nodes.warm}
     stages: list[Stage] = []
     gone = []
     for index, stage in enumerate(old.stages):
@@ -239,11 +258,14 @@ def _same_cuts(plan: Plan, cluster: str, nodes: Nodes) -> tuple[Cluster | None, 
             stages.append(stage)
             continue
         fitting = [n for n in plan.fleet.nodes if n.name in free and stage_fits(n, spans, stage, place_, old.window)]
+        fitting.sort(key=lambda node: -node.flops_per_s)
+        best = next((n for n in fitting if forbidden(plan.fleet, {**at, n.name: index}, len(names)) is None), None)
         lacks = f"node {stage.node!r} of {name} is not there"
-        if not fitting:
-            return None, f"{lacks}, and no spare can hold that stage"
+        if best is None:
+            may = "that stage" if not fitting else "that stage, as constraints have it"
+            return None, f"{lacks}, and no spare can hold {may}"
         gone.append(lacks)
-        best = max(fitting, key=lambda node: node.flops_per_s)
+        at[best.name] = index
         free.discard(best.name)
         stages.append(replace(stage, node=best.name))
     return replace(old, stages=tuple(stages)), "; ".join(gone)

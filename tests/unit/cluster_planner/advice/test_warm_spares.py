@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import InvalidInput, Node, Spare, shadows_among
+from cluster_planner import Constraints, InvalidInput, Node, Spare, shadows_among
 from cluster_planner.advice.plan_warnings import predicted_again
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.files.conversion import plan_to
@@ -50,6 +50,13 @@ def test_a_spare_follows_what_its_memory_holds_and_nothing_that_it_could_not_run
     assert shadowed(plan_of(memory_bytes=1)) == {}
     roomy = {len(shadowed(plan_of(memory_bytes=size))) for size in (10**10, least * 3, least)}
     assert max(roomy) == 4
+
+
+def test_a_spare_follows_no_stage_whose_place_constraints_keep_it_from():
+    plan = plan_of()
+    first = plan.cluster("c0").stages[0].node
+    plan = replace(plan, fleet=replace(plan.fleet, constraints=Constraints(forbid=((first, "spare"),))))
+    assert set(shadowed(plan)) == {("c0", 0), ("c1", 0), ("c1", 1)}, "beside that node it may not be"
 
 
 def test_rare_losses_do_not_pay_for_the_bytes():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import CUDA_HOST_BYTES, Node, SpanCosts, Spare
+from cluster_planner import CUDA_HOST_BYTES, Constraints, Node, Pin, SpanCosts, Spare
 from ravnest.recovery.placing import START_S, WARM_S, Nodes, Place, beside, place, refused
 from tests.support.commands import ROOT
 from tests.support.local import setups_of, tiny_job
@@ -109,6 +109,42 @@ def test_the_fastest_spare_that_can_hold_it_takes_the_place_of_a_dead_node():
     assert of(found.placement.plan, "c0") == [first, "fast"]
     assert [spare.node for spare in found.placement.plan.spares] == [gone, "small", "slow"]
     assert found.placement.plan.cluster("c1") == plan.cluster("c1")
+
+
+def constrained(plan, **demands):
+    return replace(plan, fleet=replace(plan.fleet, constraints=Constraints(**demands)))
+
+
+@pytest.mark.parametrize("demand", ["forbid", "apart", "stage"])
+def test_a_spare_that_constraints_keep_out_of_the_cluster_does_not_take_a_place_in_it(demand):
+    plan = plan_of(("fast", 1e12, 10**12), ("slow", 1e9, 10**12))
+    first, _ = of(plan, "c0")
+    demands = {
+        "forbid": {"forbid": ((first, "fast"),)},
+        "apart": {"groups": (("home", (first,)), ("away", ("fast",))), "apart": (("home", "away"),)},
+        "stage": {"pins": (Pin("fast", stage=0),)},
+    }
+    plan = constrained(plan, **demands[demand])
+    found = place(plan, "c0", Nodes([first], ["fast", "slow"]), ["c1"])
+    assert isinstance(found, Place)
+    assert of(found.placement.plan, "c0") == [first, "slow"]
+    found = place(plan, "c0", Nodes([first], ["fast"]), ["c1"])
+    assert isinstance(found, Place)
+    assert found.placement.how == "other cuts"
+    assert of(found.placement.plan, "c0") in ([first], ["fast", first], ["fast"] if demand == "stage" else [])
+    assert "no spare can hold that stage, as constraints have it" in found.reason
+    warm = place(plan, "c0", Nodes([first], ["fast", "slow"], {"c0.s1": "fast"}), ["c1"])
+    assert isinstance(warm, Place)
+    assert warm.placement.warm == ()
+    assert of(warm.placement.plan, "c0") == [first, "slow"]
+
+
+def test_of_two_warm_spares_that_constraints_keep_apart_one_takes_a_place():
+    plan = constrained(plan_of(("a", 1e12, 10**12), ("b", 1e12, 10**12)), forbid=(("a", "b"),))
+    own = of(plan, "c0")
+    found = place(plan, "c0", Nodes(own, ["a", "b"], {"c0.s0": "a", "c0.s1": "b"}), ["c1"])
+    assert isinstance(found, Place)
+    assert (found.placement.warm, of(found.placement.plan, "c0")) == (("c0.s0",), ["a", own[1]])
 
 
 def test_a_warm_spare_goes_before_a_lost_stage_s_own_node_and_before_faster_spares():
