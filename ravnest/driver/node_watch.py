@@ -25,8 +25,8 @@ class NodeWatch:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, run: Path) -> None:
-        """Start it for the run in this folder. A second call has no effect, nor has a log that cannot be written."""
-        if self._address is None or self._process is not None:
+        """Start it for the run in this folder, unless it runs. A log that cannot be written has no effect."""
+        if self._address is None or (self._process is not None and self._process.poll() is None):
             return
         words = [sys.executable, "-m", "ravnest", "join", str(run), "--address", self._address]
         with contextlib.suppress(OSError):

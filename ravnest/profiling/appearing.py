@@ -8,6 +8,7 @@ it was there when somebody planned without it.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,10 @@ TRANSFER_S = 1.0
 PEERS = 2
 
 
+TRIES = 3
+"""So often it is tried to let a node in: it may not be ready yet, or the disk may be full for a while."""
+
+
 class Appearing:
     """Tells which nodes have come since the first look."""
 
@@ -35,6 +40,8 @@ class Appearing:
         self._planned = {node.name: node.address for node in fleet.nodes}
         self._seen: set[str] | None = None
         """The ids of the nodes that were seen; None before the first look."""
+        self._failed = Counter[str]()
+        """By id of a node: how often it could not be let in."""
 
     def look(self, nodes: Sequence[RayNode]) -> dict[str, RayNode]:
         """Return by name the nodes that are new, alive, take work, and are not in the plan."""
@@ -46,6 +53,13 @@ class Appearing:
             name if name not in self._planned else f"{name}-{node.node_id[:6]}": node
             for name, node in named_nodes(new, {}).items()
         }
+
+    def failed(self, nodes: Collection[RayNode]) -> bool:
+        """These could not be let in. Returns whether the next look finds any of them again."""
+        self._failed.update(node.node_id for node in nodes)
+        again = {node.node_id for node in nodes if self._failed[node.node_id] < TRIES}
+        self._seen = (self._seen or set()) - again
+        return bool(again)
 
 
 def watch(run: Path, address: str, tell: Callable[[str], None], goes_on: Callable[[], bool]) -> None:
@@ -64,24 +78,29 @@ def watch(run: Path, address: str, tell: Callable[[str], None], goes_on: Callabl
             found = appearing.look(session.nodes())
             if found:
                 tell(f"measuring {', '.join(found)}")
-                _let_in(run, session, plan, found, tell)
+                let_in(run, found, lambda nodes: _measured(session, plan, nodes), appearing, tell)
             time.sleep(LOOK_EVERY_S)
     finally:
         session.close()
 
 
-def _let_in(
-    run: Path, session: RaySession, plan: Plan, found: Mapping[str, RayNode], tell: Callable[[str], None]
+def let_in(
+    run: Path,
+    found: Mapping[str, RayNode],
+    measure: Callable[[Mapping[str, RayNode]], Fleet],
+    appearing: Appearing,
+    tell: Callable[[str], None],
 ) -> None:
-    """Measure these nodes and leave a request for each. One that cannot be measured is told of, and does not join."""
+    """Measure these nodes and leave a request for each. Where that fails, which is told, they are new once more at the
+    next look, as long as it was not tried too often."""
     try:
-        fleet = _measured(session, plan, found)
+        fleet = measure(found)
+        for node in fleet.nodes:
+            put_request(run, NodeRequest("join", node.name, fleet=fleet))
+            tell(f"{node.name} asks to join")
     except RavnestError as error:
-        tell(f"{', '.join(found)} cannot be measured: {error}")
-        return
-    for node in fleet.nodes:
-        put_request(run, NodeRequest("join", node.name, fleet=fleet))
-        tell(f"{node.name} asks to join")
+        then = "it is tried again" if appearing.failed(found.values()) else "that is not tried any more"
+        tell(f"{', '.join(found)} cannot join: {error}; {then}")
 
 
 def _measured(session: RaySession, plan: Plan, found: Mapping[str, RayNode]) -> Fleet:

@@ -12,6 +12,10 @@ class Process:
 
     def __init__(self, words: list[str]) -> None:
         self.words, self.told = words, list[str]()
+        self.ended: int | None = None
+
+    def poll(self) -> int | None:
+        return self.ended
 
     def terminate(self) -> None:
         self.told.append("terminate")
@@ -51,6 +55,17 @@ def test_it_is_started_once_and_ends_with_the_block(tmp_path: Path, processes: l
         assert process.words[1:] == ["-m", "ravnest", "join", str(tmp_path / "run"), "--address", "192.0.2.1:6379"]
         assert process.told == []
     assert process.told == ["terminate"]
+
+
+def test_one_that_has_ended_is_started_again_when_the_run_begins_again(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    with NodeWatch("192.0.2.1:6379", tmp_path / "logs" / "ray.log") as watch:
+        watch.start(tmp_path)
+        processes[0].ended = 1
+        watch.start(tmp_path)
+        assert len(processes) == 2
+    assert processes[1].told == ["terminate"]
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path, processes: list[Process]) -> None:

@@ -1,11 +1,13 @@
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from cluster_planner import Fleet, Node
+from ravnest.driver.node_requests import NodeRequest, take_requests
 from ravnest.driver.ray.session import RayNode
-from ravnest.errors import InvalidInput
-from ravnest.profiling.appearing import Appearing, addressed, watch
+from ravnest.errors import InvalidInput, RunFailed
+from ravnest.profiling.appearing import TRIES, Appearing, addressed, let_in, watch
 
 
 def planned(name: str, address: str | None = None) -> Node:
@@ -28,6 +30,34 @@ def test_only_nodes_that_come_later_and_are_not_planned_appear_and_each_once() -
     assert appearing.look(later) == {}
     again = appearing.look([*later, node("10.0.0.3", number=1)])
     assert list(again) == ["host-10.0.0.3"], "its Ray was started again"
+
+
+def test_a_node_that_cannot_be_let_in_is_tried_again_some_times(tmp_path: Path) -> None:
+    """A disk that is full, or a node that is not ready, ended the watch, or kept the node out for good."""
+    appearing, told, refuses = Appearing(Fleet((planned("desk"),))), list[str](), True
+    run, nodes = tmp_path / "run", [node("10.0.0.3", "new")]
+
+    def measure(found: Mapping[str, RayNode]) -> Fleet:
+        if refuses:
+            raise RunFailed("it does not answer")
+        return Fleet(tuple(planned(name) for name in found))
+
+    appearing.look([])
+    for _ in range(TRIES - 1):
+        let_in(run, appearing.look(nodes), measure, appearing, told.append)
+        refuses = False  # then there is no folder yet to leave a request in
+    assert [each.endswith("it is tried again") for each in told] == [True] * len(told)
+    run.mkdir()
+    let_in(run, appearing.look(nodes), measure, appearing, told.append)
+    assert told[-1] == "new asks to join"
+    assert [each.node for each in take_requests(run) if isinstance(each, NodeRequest)] == ["new"]
+    assert appearing.look(nodes) == {}
+
+    refuses, nodes = True, [*nodes, node("10.0.0.4", "other")]
+    for _ in range(TRIES):
+        let_in(run, appearing.look(nodes), measure, appearing, told.append)
+    assert told[-1] == "other cannot join: it does not answer; that is not tried any more"
+    assert appearing.look(nodes) == {}
 
 
 def test_nodes_of_one_machine_are_found_by_their_resources_alone() -> None:
