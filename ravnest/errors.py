@@ -59,6 +59,11 @@ class RunFailed(RavnestError):
 class NodeLost(RunFailed):
     """A stage died, or was silent for longer than its deadline. The message names the stage and its node."""
 
+    def __init__(self, message: str, stage: str = "") -> None:
+        """`stage`: which one it was, of one run's; empty where nobody knows."""
+        super().__init__(message)
+        self.stage = stage
+
 
 class WrongMessage(RunFailed):
     """A stage said what no stage says then. The message names the stage, which is `stage`."""

@@ -21,8 +21,9 @@ from ravnest.driver.preparation import Prepared
 from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.resuming import ResumedRun
 from ravnest.errors import InvalidInput, NotWritten, RavnestError, RunFailed
+from ravnest.pipeline import stage_name
 from ravnest.recovery import NodesLeft, Restarts, look_for_nodes_s, plan_among
-from ravnest.recovery.restarting import NODES_WAIT_S, nodes_of_stages
+from ravnest.recovery.restarting import AT_ONE_NODE, FIRST_WAIT_S, NODES_WAIT_S, nodes_of_stages
 
 _LOOK_S = 0.25
 
@@ -65,7 +66,14 @@ class Anew:
 
 
 def begun_again(
-    run: AllSessions, prepared: Prepared, plan: Plan, trained: Plan, reason: str, *, on_purpose: bool = False
+    run: AllSessions,
+    prepared: Prepared,
+    plan: Plan,
+    trained: Plan,
+    reason: str,
+    *,
+    stage: str = "",
+    on_purpose: bool = False,
 ) -> Anew | None:
     """How the run begins again that has lost its last cluster for this `reason`; None where it does not: it was tried
     often enough, its checkpoints cannot be used, or the user wants it to end.
@@ -76,6 +84,7 @@ def begun_again(
         plan: the plan by which the run began the last time, or, `on_purpose`, another one for which it has ended its
             clusters.
         trained: the plan as it was when the last cluster was lost.
+        stage: the one by which it was, where that is known.
     """
     try:
         saved = last_saved(prepared, run.watched)
@@ -85,6 +94,14 @@ def begun_again(
     gone = isinstance(there, RavnestError) or not nodes_of_stages(trained) <= run.left.if_need_be(there)
     checkpoint = None if saved is None else saved.checkpoint.folder.name
     wait_s = run.restarts.after(checkpoint, gone=gone)
+    node = None if gone or run.address is None else _node_of(stage, trained)  # without an address all are this machine
+    if node is not None and node not in run.left.names and run.restarts.ended_at(node):
+        wait_s = FIRST_WAIT_S
+        run.left.leave(node, noticed=True)
+        said = (
+            f"a stage on {node!r} has ended the run {AT_ONE_NODE} times in a row: it does without that node if it can"
+        )
+        run.watched.on(report.NoticeEvent(said))
     if wait_s is None:
         return None
     found = _plan_again(run, prepared, plan, there)
@@ -96,6 +113,12 @@ def begun_again(
         prepared, run.watched, report.RestartedEvent(reason, checkpoint or "", wait_s, planned_anew=other, samples=lost)
     )
     return Anew(found, saved is not None) if _waited(wait_s, run.wants_end) else None
+
+
+def _node_of(stage: str, plan: Plan) -> str | None:
+    """The node of a stage by the plan; None where it has no such stage."""
+    places = ((stage_name(each.name, i), one.node) for each in plan.clusters for i, one in enumerate(each.stages))
+    return next((node for name, node in places if name == stage), None)
 
 
 def last_saved(prepared: Prepared, watched: report.Observer) -> ResumedRun | None:

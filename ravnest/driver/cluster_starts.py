@@ -16,7 +16,8 @@ from ravnest.driver.run_rings import RunRings
 from ravnest.driver.warm_spares import WarmSpares
 from ravnest.errors import RavnestError, RunFailed
 from ravnest.pipeline import stage_name, stage_place
-from ravnest.recovery.replacing import LOOK_AGAIN_S, MoveCluster, Replacements, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.orders import MoveCluster, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.replacing import LOOK_AGAIN_S, Replacements
 from ravnest.stage.epoch_messages import NoticeGiven
 from ravnest.stage.messages import DRIVER
 from ravnest.stage.setup import StageAddress, StageSetup
@@ -137,7 +138,8 @@ class ClusterStarts:
         untold = self._gone[lost.cluster].difference(ready, self._processes.ends_told)
         self._silent[lost.cluster] = {nodes[stage] for stage in untold}
         at_once = not lost.with_notice and self._gone[lost.cluster] <= {*self._holding(), *ready}
-        self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once)
+        stage = "" if lost.with_notice else lost.stage
+        self.replacements.lost(lost.cluster, lost.samples, now_s, at_once=at_once, stage=stage)
         self._kept[lost.cluster] = dict.fromkeys(lost.standing_by, epoch)
         return set(lost.standing_by)
 
@@ -235,10 +237,11 @@ class ClusterStarts:
             each.difference_update(gone)  # what waits there when they are back is new
         self._processes.keep_ready(plan, there - busy, gone)
 
-    def failed(self, cluster: str, reason: str, rings: RunRings, now_s: float) -> list[TryFailed]:
-        """A try to start the cluster has failed: end its processes. Returns what there is to say."""
+    def failed(self, cluster: str, reason: str, rings: RunRings, now_s: float, stage: str = "") -> list[TryFailed]:
+        """A try to start the cluster has failed, by this `stage` where that is known: end its processes. Returns what
+        there is to say."""
         self.end(cluster, rings)
-        said = self.replacements.failed(cluster, reason, now_s)
+        said = self.replacements.failed(cluster, reason, now_s, stage)
         return [each for each in said if isinstance(each, TryFailed)]
 
     def end(self, cluster: str, rings: RunRings) -> None:
@@ -314,7 +317,7 @@ class ClusterStarts:
         awaited = [name for name in setups if name not in found and name not in self._warm.get(cluster, ())]
         for stage, at in self._processes.prepared(awaited).items():
             if isinstance(at, str):
-                return [*self.failed(cluster, f"{stage} could not start: {at}", rings, now_s)]
+                return [*self.failed(cluster, f"{stage} could not start: {at}", rings, now_s, stage)]
             found[stage] = at
         if len(found.keys() | kept.keys()) < len(setups):
             return []

@@ -244,7 +244,7 @@ class RunControl:
         if cluster not in self.clusters or self.phase is ins.RunPhase.DONE:
             return []
         if not set(self.clusters.training) - {cluster}:
-            raise NodeLost(reason)
+            raise NodeLost(reason, stage)
         asked = cluster == self._evaluations.by
         out = self._drop(cluster, stage, reason, stands_by=stands_by and self._shape.stands_by)
         out += self._follow(self.rounds.handle(r.MemberLost(stage, reason, spoils, self.clusters.awaits(cluster)), 0.0))

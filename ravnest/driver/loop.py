@@ -331,12 +331,12 @@ class DriverLoop:
     def _join_failed(self, failed: ins.RecordJoinFailed) -> None:
         """A cluster has left again before it trained. What is left of its processes ends."""
         self._forget(failed.cluster)
-        if self._recovery is None:
+        if (recovery := self._recovery) is None:
             return
-        self._recovery.handover.forget(failed.cluster)
+        recovery.handover.forget(failed.cluster)
         if self._control.phase is not ins.RunPhase.TRAINING:
             return
-        for said in self._recovery.starts.failed(failed.cluster, failed.reason, self._rings, self._times()[1]):
+        for said in recovery.starts.failed(failed.cluster, failed.reason, self._rings, self._times()[1], failed.stage):
             self._record.replacement_failed(said)
 
     def _forget(self, cluster: str) -> None:
@@ -360,7 +360,7 @@ class DriverLoop:
         `stands_by`: the cluster's others may keep their state. `spoils`: MemberLost's.
         """
         if self._training_since_s is None:
-            raise NodeLost(reason)
+            raise NodeLost(reason, stage)
         self._stages.discard(stage)
         self._endpoint.disconnect([stage])
         if stands_by and self._recovery is not None and self._recovery.starts.returns(stage):

@@ -220,7 +220,8 @@ class _Sessions:
             wants_end = partial(_wants_end, self.interrupt, self.folder.path, self.left)
             run = AllSessions(self.how.address, self.restarts, self.left, self.watched, wants_end)
             trained, on_purpose = plans.trained or prepared.plan, better is not None
-            anew = begun_again(run, prepared, last, trained, str(error), on_purpose=on_purpose)
+            stage = error.stage if isinstance(error, NodeLost) else ""
+            anew = begun_again(run, prepared, last, trained, str(error), stage=stage, on_purpose=on_purpose)
         if anew is None:
             advice = _advice(prepared, self.how.address, encrypt=self.how.encrypt, trained=self.watched.training)
             raise _failure(error, prepared.folder.ray_log, advice) from error

@@ -9,8 +9,9 @@ from ravnest.recovery.handing_on import HandingOn, Way
 from ravnest.recovery.hours import HourChange, HourWatch
 from ravnest.recovery.joiners import ADDED, further_clusters, planned_shares, with_comers, with_fleet, with_nodes
 from ravnest.recovery.nodes_left import NodesLeft
+from ravnest.recovery.orders import MoveCluster, Order, Replaced, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.placing import READY_AFTER_S, RETURNS_S, SPARE_AGAIN_S, Nodes, Place, Placement, beside, place
-from ravnest.recovery.replacing import MoveCluster, Order, Replaced, Replacements, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.replacing import Replacements
 from ravnest.recovery.replanning import CONSIDER_EVERY_S, BetterPlan, PlanningAnew, PlanWanted, Situation
 from ravnest.recovery.restarting import Restarts, can_begin, look_for_nodes_s, plan_among, plan_for
 from ravnest.recovery.slowness import COMPUTES, NodeSlow, Slowness

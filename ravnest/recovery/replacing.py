@@ -19,9 +19,10 @@ from cluster_planner import Cluster, Plan
 from ravnest.pipeline import stage_name
 from ravnest.recovery.improving import Improvement, addition, improvement
 from ravnest.recovery.nodes_left import NodesLeft
-from ravnest.recovery.placing import Nodes, Place, Placement, made_ready, place, placement, refused, slows_others
+from ravnest.recovery.orders import MoveCluster, Order, Replaced, SharedOut, StartCluster, TryFailed
+from ravnest.recovery.placing import Nodes, Place, made_ready, place, placement, refused, slows_others
 from ravnest.recovery.replanning import Situation
-from ravnest.recovery.starts import Starts
+from ravnest.recovery.starts import AT_ONE_NODE, Starts
 
 FIRST_WAIT_S = 2.0
 """How long a try waits after the loss: what the lost processes held has to be free."""
@@ -40,65 +41,6 @@ LEAVES_S = 120.0
 
 HANDOVER_S = 300.0
 """The longest time without one more piece of state arriving at a cluster that is handed the anchor."""
-
-
-@dataclass(frozen=True)
-class StartCluster:
-    """Start the processes of `cluster` anew, as `placement` says."""
-
-    cluster: str
-    placement: Placement
-    reason: str
-    """Why it does not go back to where it was; empty where it does."""
-    rest_s: float
-    """For how long the run goes on, as far as that is known."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan, with the cluster as it is started."""
-        return self.placement.plan
-
-
-@dataclass(frozen=True)
-class TryFailed:
-    """A try has failed for this `reason`. `again_s` says in how many seconds the next begins; None: there is none."""
-
-    cluster: str
-    reason: str
-    again_s: float | None
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """The cluster trains again, on these nodes (by stage), so many `seconds` after its loss."""
-
-    cluster: str
-    nodes: Mapping[str, str]
-    seconds: float
-    samples: int
-    """What it had trained on when it was lost, and is in no committed round."""
-    new: bool = False
-    """Whether the run had no such cluster before: it was not lost, and `seconds` count from the decision."""
-
-
-@dataclass(frozen=True)
-class SharedOut:
-    """The cluster cannot be made, for this `reason`: until it can, its living `nodes` are spares of the others."""
-
-    cluster: str
-    nodes: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
-class MoveCluster:
-    """A cluster that trains is to leave the run with notice: for this `reason` it is planned anew."""
-
-    cluster: str
-    reason: str
-
-
-Order = StartCluster | TryFailed | SharedOut | MoveCluster
 
 
 @dataclass
@@ -178,11 +120,13 @@ class Replacements:
         nodes = frozenset(alive) - self.left
         return Situation(self.plan, nodes, stay if settled else None, now_s, rest_s, dict(self._slow))
 
-    def lost(self, cluster: str, samples: int, now_s: float, *, at_once: bool = False) -> None:
+    def lost(self, cluster: str, samples: int, now_s: float, *, at_once: bool = False, stage: str = "") -> None:
         """A cluster that trained is lost, with so many samples that it had not averaged.
 
         `at_once`: nothing is waited for: warm spares or ready processes can take the places of all its lost stages.
+        `stage`: by which it was; empty where that is not known, or it was asked to leave.
         """
+        self._ended(cluster, stage)
         better = self._moving.pop(cluster, None)
         self._away[cluster] = _Away(now_s, samples, now_s + (0.0 if at_once else FIRST_WAIT_S), better=better)
 
@@ -292,11 +236,13 @@ class Replacements:
         if cluster in self._away and self._away[cluster].phase in ("joining", "handing"):
             self._away[cluster].phase, self._away[cluster].began_s = "handing", now_s
 
-    def failed(self, cluster: str, reason: str, now_s: float) -> list[Order]:
-        """A try has failed, whose processes are to be ended. Returns what there is to say."""
+    def failed(self, cluster: str, reason: str, now_s: float, stage: str = "") -> list[Order]:
+        """A try has failed, whose processes are to be ended: by this `stage`, where that is known. Returns what there
+        is to say."""
         away = self._away.get(cluster)
         if away is None or away.phase not in ("starting", "joining", "handing"):
             return []
+        self._ended(cluster, stage)
         if too_many := self._starts.too_many(cluster, now_s):
             away.phase = "out"
             return [TryFailed(cluster, f"{reason}; {too_many}", None)]
@@ -342,7 +288,30 @@ class Replacements:
             return f"no more of its state has arrived for {HANDOVER_S:.0f} s"
         return None
 
+    def _ended(self, cluster: str, stage: str) -> None:
+        """A stage has ended the cluster, or a try to start it; empty: nobody knows which one."""
+        stages = self.plan.cluster(cluster).stages
+        nodes = {stage_name(cluster, index): each.node for index, each in enumerate(stages)}
+        self._starts.ended(cluster, nodes.get(stage, ""))
+
+    def _without_who_ends_it(self, cluster: str, nodes: Nodes, rest_s: float) -> tuple[Nodes, str]:
+        """Those of the nodes with which the cluster is made, and why, where one has ended it again and again that it
+        can do without: that one counts as having given notice then."""
+        node, others = self._starts.ends_at(cluster), {each.name for each in self.begun}
+        if node is None or node not in nodes.own:
+            return nodes, ""
+        rest = replace(nodes, own={*nodes.own} - {node})
+        found = place(self.plan, cluster, rest, others)
+        if isinstance(found, str) or refused(found.placement, rest_s):
+            return nodes, ""
+        if slows_others(found.placement, self._first[cluster], others):
+            return nodes, ""
+        self._left.leave(node, noticed=True)
+        self._starts.forgive(cluster)
+        return rest, f"its stage on {node!r} was lost {AT_ONE_NODE} times in a row: nothing is started there"
+
     def _try(self, cluster: str, away: _Away, nodes: Nodes, now_s: float, rest_s: float) -> list[Order]:
+        nodes, why = self._without_who_ends_it(cluster, nodes, rest_s)
         if too_many := self._starts.too_many(cluster, now_s):
             away.phase = "out"
             return [TryFailed(cluster, too_many, None)]
@@ -368,7 +337,7 @@ class Replacements:
         self.plan = found.placement.plan
         away.phase, away.began_s, away.told, away.shared = "starting", now_s, "", False
         self._starts.began(cluster, now_s, (stage.node for stage in self.plan.cluster(cluster).stages))
-        return [StartCluster(cluster, found.placement, found.reason, rest_s)]
+        return [StartCluster(cluster, found.placement, why or found.reason, rest_s)]
 
     def _cannot(
         self, name: str, away: _Away, reason: str, shared: tuple[str, ...], now_s: float, wait_s: float = LOOK_AGAIN_S

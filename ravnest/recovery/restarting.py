@@ -15,6 +15,9 @@ from cluster_planner import InvalidInput, NoFeasiblePlan, Plan, make_plan, valid
 MOST_IN_A_ROW = 4
 """So often a run that has all its nodes begins again without having come to another checkpoint."""
 
+AT_ONE_NODE = 2
+"""A run that has all its nodes does without one, if it can, of which a stage has ended it so many times in a row."""
+
 FIRST_WAIT_S = 2.0
 LONGEST_WAIT_S = 120.0
 """The wait before each beginning doubles in a row, up to this."""
@@ -34,6 +37,17 @@ class Restarts:
     def __init__(self) -> None:
         self._checkpoint: str | None = None
         self._in_a_row = 0
+        self._at: list[str] = []
+        """The nodes of the last stages that were lost so."""
+
+    def ended_at(self, node: str) -> bool:
+        """After `after`: the run, whose nodes are all there, has lost its last cluster by a stage on this one. Returns
+        whether it is to do without that node, if it can. Then it begins again, as if nothing had been tried yet."""
+        self._at = [*self._at, node] if self._at[-1:] == [node] else [node]
+        if len(self._at) < AT_ONE_NODE:
+            return False
+        self._at, self._in_a_row = [], 0
+        return True
 
     def after(self, checkpoint: str | None, *, gone: bool) -> float | None:
         """The run has lost its last cluster, and `checkpoint` is its latest; None: there is none, and it begins again
@@ -42,7 +56,7 @@ class Restarts:
         Returns the seconds to wait before it begins again; None where it does not.
         """
         if gone or checkpoint != self._checkpoint:  # what ended it before that may have been the same node's going
-            self._checkpoint, self._in_a_row = checkpoint, 0
+            self._checkpoint, self._in_a_row, self._at = checkpoint, 0, []
         if gone:
             return FIRST_WAIT_S
         self._in_a_row += 1

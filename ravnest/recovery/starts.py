@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 MOST_STARTS = 5
 """A cluster is started at most so often within WINDOW_S."""
 WINDOW_S = 600.0
+AT_ONE_NODE = 3
+"""A cluster does without a node, if it can, of which a stage has ended it so many times in a row."""
 
 
 class Starts:
@@ -20,6 +22,8 @@ class Starts:
         """By cluster: when it was started, and on which nodes."""
         self._given: dict[str, int] = {}
         """By cluster that was started: its work that was in the anchor when that was heard of first."""
+        self._ends: dict[str, list[str]] = {}
+        """By cluster: the nodes of which stages have ended it, since nothing told against it."""
         self._alive: frozenset[str] = frozenset()
 
     def look(self, alive: Iterable[str]) -> None:
@@ -36,8 +40,18 @@ class Starts:
         self._of[cluster].pop()
 
     def forgive(self, cluster: str) -> None:
-        """Nothing tells against the cluster any more."""
+        """Nothing tells against the cluster any more, nor against a node of it."""
         self._of.pop(cluster, None)
+        self._ends.pop(cluster, None)
+
+    def ended(self, cluster: str, node: str) -> None:
+        """A stage on the node has ended the cluster, or a try to start it; empty: nobody knows which one."""
+        self._ends.setdefault(cluster, []).append(node)
+
+    def ends_at(self, cluster: str) -> str | None:
+        """The node of which a stage has ended the cluster so many times in a row; None: there is none."""
+        last = self._ends.get(cluster, [])[-AT_ONE_NODE:]
+        return last[0] if len(last) == AT_ONE_NODE and last[0] and len(set(last)) == 1 else None
 
     def averaged(self, given: Mapping[str, int]) -> None:
         """A round is committed: `given` is by cluster its work that is in the anchor, in any unit."""

@@ -262,7 +262,7 @@ class Session:
         reason, made = f"node {node} is silent since {silent_from_s:g} s", run.samples.get(cluster, 0)
         if cluster in run.rounds.following:
             run.lose(stage.who, reason)
-            self._replacements.failed(cluster, reason, run.clock.now_s)
+            self._replacements.failed(cluster, reason, run.clock.now_s, stage.who)
             return
         handed = run.rounds.handed.held_by(cluster)
         self.absences.append(Absence(cluster, node, silent_from_s, run.clock.now_s, made, handed=handed))
@@ -278,7 +278,7 @@ class Session:
         if not run.draining:
             self._spares.cluster_lost(self.plan, cluster, gone)
             at_once = not notice and gone <= self._spares.takers({name: was[name].node for name in gone})
-            self._replacements.lost(cluster, samples, run.clock.now_s, at_once=at_once)
+            self._replacements.lost(cluster, samples, run.clock.now_s, at_once=at_once, stage="" if notice else who)
             self._keep_looking()
 
     def _keep_looking(self) -> None:

@@ -315,11 +315,11 @@ class RayCluster:
             try:
                 said = _opened(self._ray.get(call))
             except self._ray.exceptions.OutOfMemoryError as error:
-                raise NodeLost(f"{calls[call]} could not start: {_OUT_OF_MEMORY}") from error
+                raise NodeLost(f"{calls[call]} could not start: {_OUT_OF_MEMORY}", calls[call]) from error
             except self._ray.exceptions.RayError as error:
-                raise NodeLost(f"{calls[call]} died while starting: {one_line(error)}") from error
+                raise NodeLost(f"{calls[call]} died while starting: {one_line(error)}", calls[call]) from error
             if isinstance(said, str):
-                raise NodeLost(f"{calls[call]} died while starting: {said}")
+                raise NodeLost(f"{calls[call]} died while starting: {said}", calls[call])
             if isinstance(said, InvalidInput):
                 raise said
             if not isinstance(said, StageAddress):
@@ -327,7 +327,7 @@ class RayCluster:
             addresses[calls[call]] = said
         if late:
             names = ", ".join(sorted(calls[call] for call in late))
-            raise NodeLost(f"not ready after {timeout_s:.0f} s: {names}")
+            raise NodeLost(f"not ready after {timeout_s:.0f} s: {names}", calls[late[0]] if len(late) == 1 else "")
         self._here.add(addresses)
         return addresses
 

@@ -16,8 +16,8 @@ from ravnest.driver.beginning_again import AllSessions, begun_again, last_saved
 from ravnest.driver.observe import report
 from ravnest.driver.preparation import writer_opener
 from ravnest.errors import RunFailed
-from ravnest.recovery import NodesLeft, Restarts
-from ravnest.recovery.restarting import MOST_IN_A_ROW
+from ravnest.recovery import NodesLeft, Restarts, plan_for
+from ravnest.recovery.restarting import AT_ONE_NODE, MOST_IN_A_ROW
 from tests.support.local import parts_of_plan, tiny_job
 
 
@@ -130,6 +130,36 @@ def test_a_user_who_wants_an_end_does_not_wait(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(beginning_again, "nodes_alive", lambda *_: set(plan.fleet.names))
     run = all_sessions(Watched(), ends=True)
     assert begun_again(run, prepared(tmp_path, plan), plan, plan, "lost") is None
+
+
+@pytest.mark.usefixtures("there")
+def test_a_node_of_which_a_stage_ends_the_run_each_time_is_done_without(tmp_path: Path, plan: Plan) -> None:
+    """A run that has a machine which could take its place ended, after four tries with the one that fails."""
+    cluster = plan.clusters[-1]
+    stage, node = f"{cluster.name}.s0", cluster.stages[0].node
+    watched, left = Watched(), NodesLeft()
+    run, before = all_sessions(watched, left), plan
+    for number in range(4 * MOST_IN_A_ROW):
+        anew = begun_again(run, prepared(tmp_path, plan), before, before, "lost", stage=stage)
+        assert anew is not None
+        before = anew.plan
+        if number:
+            break
+    assert node in left.names
+    assert node not in {each.node for each in before.clusters[0].stages}
+    assert node not in {each.node for one in before.clusters for each in one.stages}
+    assert any(isinstance(event, report.NoticeEvent) and repr(node) in event.text for event in watched.events)
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("address", ["head:1", None])
+def test_one_that_the_run_cannot_do_without_ends_it_as_before(tmp_path: Path, plan: Plan, address: str | None) -> None:
+    """Without an address all stages are on this machine, and it is no node that fails."""
+    alone = plan_for(plan, [plan.clusters[0].stages[0].node])
+    run = all_sessions(Watched(), address=address)
+    arguments = (run, prepared(tmp_path, alone), alone, alone, "lost")
+    tries = [begun_again(*arguments, stage="c0.s0") is not None for _ in range(3 * MOST_IN_A_ROW)]
+    assert tries.index(False) == MOST_IN_A_ROW + (0 if address is None else AT_ONE_NODE)
 
 
 @pytest.mark.parametrize("who", ["a node", "ray"])

@@ -11,9 +11,10 @@ from ravnest.driver.instructions import RecordClusterLost, RecordRoundCommitted
 from ravnest.driver.run_rings import RunRings
 from ravnest.errors import InvalidInput, NodeNotThere, RunFailed
 from ravnest.recovery import with_nodes
+from ravnest.recovery.orders import StartCluster, TryFailed
 from ravnest.recovery.placing import WARM_S
-from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements, StartCluster, TryFailed
-from ravnest.recovery.starts import MOST_STARTS
+from ravnest.recovery.replacing import FIRST_WAIT_S, LOOK_AGAIN_S, Replacements
+from ravnest.recovery.starts import AT_ONE_NODE, MOST_STARTS
 from ravnest.stage import messages as m
 from ravnest.stage.epoch_messages import NoticeGiven
 from ravnest.stage.setup import StageAddress
@@ -99,6 +100,23 @@ def test_a_process_that_cannot_start_ends_the_try_and_those_beside_it():
     assert bench.processes.ended == [["c0.s0", "c0.s1"]]
     assert bench.turn(3.0 + (failed.again_s or 0.0)) == []
     assert len(bench.processes.begun) == 2
+
+
+def test_a_node_on_which_a_stage_never_starts_is_done_without():
+    bench, now_s = Bench(), 0.0
+    replacements = bench.starts.replacements
+    own, failing = (stage.node for stage in replacements.plan.cluster("c0").stages)
+    for number in range(AT_ONE_NODE):
+        now_s += 61.0
+        bench.turn(now_s)
+        assert len(bench.processes.begun) == number + 1
+        bench.processes.answers = {"c0.s1": "no memory"}
+        assert isinstance(bench.turn(now_s + 1.0)[0], TryFailed)
+        assert not replacements.left
+    (order,) = bench.turn(now_s + 61.0)
+    assert isinstance(order, StartCluster)
+    assert [stage.node for stage in order.plan.cluster("c0").stages] == [own]
+    assert replacements.left == {failing}
 
 
 def test_a_node_that_is_gone_meanwhile_ends_the_try():

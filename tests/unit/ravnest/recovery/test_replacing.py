@@ -11,20 +11,11 @@ from hypothesis import strategies as st
 
 from cluster_planner import Fleet, Node, SpanCosts, Spare
 from ravnest.recovery.joiners import with_nodes
+from ravnest.recovery.nodes_left import NodesLeft
+from ravnest.recovery.orders import MoveCluster, Replaced, SharedOut, StartCluster, TryFailed
 from ravnest.recovery.placing import slows_others
-from ravnest.recovery.replacing import (
-    FIRST_WAIT_S,
-    HANDOVER_S,
-    LEAVES_S,
-    LOOK_AGAIN_S,
-    MoveCluster,
-    Replaced,
-    Replacements,
-    SharedOut,
-    StartCluster,
-    TryFailed,
-)
-from ravnest.recovery.starts import MOST_STARTS, WINDOW_S
+from ravnest.recovery.replacing import FIRST_WAIT_S, HANDOVER_S, LEAVES_S, LOOK_AGAIN_S, Replacements
+from ravnest.recovery.starts import AT_ONE_NODE, MOST_STARTS, WINDOW_S
 from tests.support.local import setups_of, tiny_job
 
 START_S = 30.0
@@ -113,6 +104,56 @@ def test_a_cluster_that_always_dies_stays_out_for_good():
             said += machine.failed("c1", "it died", now_s)
     assert [each.again_s is None for each in said] == [False] * (MOST_STARTS - 1) + [True]
     assert not machine.due(10 * now_s)
+
+
+def lost_again(machine, plan, times):
+    """c1 is lost by its stage, and started again, so many times in a row; returns the last order."""
+    order = None
+    for number in range(times):
+        now_s = 20.0 * number
+        machine.lost("c1", 0, now_s, stage="c1.s0")
+        (order,) = machine.tick(everyone(plan), now_s + FIRST_WAIT_S)
+        assert isinstance(order, StartCluster)
+        machine.listening("c1", now_s + FIRST_WAIT_S)
+        machine.trains("c1", now_s + FIRST_WAIT_S)
+    return order
+
+
+def test_a_node_that_ends_its_cluster_again_and_again_is_done_without_where_that_is_possible():
+    plan = plan_of(("spare", 1e9, 10**12))
+    node, left = plan.cluster("c1").stages[0].node, NodesLeft()
+    machine = Replacements(plan, start_s=START_S, left=left)
+    order = lost_again(machine, plan, AT_ONE_NODE)
+    assert [stage.node for stage in order.plan.cluster("c1").stages] == ["spare"]
+    assert order.reason == f"its stage on {node!r} was lost {AT_ONE_NODE} times in a row: nothing is started there"
+    assert left.without(everyone(plan)) == everyone(plan) - {node}
+    assert left.if_need_be(everyone(plan)) == everyone(plan)
+    assert machine.situation(everyone(plan), [], 100.0, math.inf).nodes == everyone(plan) - {node}
+    machine.node_back(node, 200.0)
+    assert left.without(everyone(plan)) == everyone(plan), "somebody has mended it"
+
+
+def test_a_node_that_nothing_stands_in_for_is_tried_as_often_as_before():
+    plan = plan_of()
+    machine = Replacements(plan, start_s=START_S, left=(left := NodesLeft()))
+    lost_again(machine, plan, MOST_STARTS)
+    machine.lost("c1", 0, 150.0, stage="c1.s0")
+    (said,) = machine.tick(everyone(plan), 160.0)
+    assert isinstance(said, TryFailed)
+    assert said.again_s is None
+    assert not left.names
+
+
+def test_losses_at_several_nodes_tell_against_none_of_them():
+    plan = plan_of(("spare", 1e9, 10**12))
+    machine = Replacements(plan, start_s=START_S, left=(left := NodesLeft()))
+    for number in range(MOST_STARTS - 1):
+        now_s = 20.0 * number
+        machine.lost("c0", 0, now_s, stage=f"c0.s{number % 2}")
+        (order,) = machine.tick(everyone(plan), now_s + FIRST_WAIT_S)
+        assert order.placement.how == "own nodes"
+        machine.failed("c0", "it died", now_s + FIRST_WAIT_S)
+    assert not left.names
 
 
 def test_one_that_trains_for_a_while_between_its_losses_is_always_replaced():

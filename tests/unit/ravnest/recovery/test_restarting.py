@@ -35,6 +35,19 @@ def test_a_run_that_comes_to_no_other_checkpoint_begins_again_so_often_and_later
     assert restarts.after(checkpoint, gone=False) is None
 
 
+def test_a_node_at_which_a_run_ends_again_and_again_is_named_and_then_all_is_tried_anew():
+    restarts = Restarts()
+    for node, named in (("a", False), ("b", False), ("b", True), ("b", False), ("", False), ("b", False)):
+        restarts.after("checkpoint-000001", gone=False)
+        assert restarts.ended_at(node) is named
+    restarts.after("checkpoint-000002", gone=False)
+    assert not restarts.ended_at("b"), "it has come to another checkpoint in between"
+    restarts.after("checkpoint-000002", gone=False)
+    assert restarts.ended_at("b")
+    waits = [restarts.after("checkpoint-000002", gone=False) for _ in range(MOST_IN_A_ROW + 1)]
+    assert waits == [*(FIRST_WAIT_S * 2**i for i in range(MOST_IN_A_ROW)), None]
+
+
 def test_a_run_that_does_begins_again_whenever_it_has_to():
     restarts = Restarts()
     assert {restarts.after(f"checkpoint-{i}", gone=False) for i in range(50)} == {FIRST_WAIT_S}

@@ -1,6 +1,6 @@
 """How many starts tell against a cluster."""
 
-from ravnest.recovery.starts import MOST_STARTS, WINDOW_S, Starts
+from ravnest.recovery.starts import AT_ONE_NODE, MOST_STARTS, WINDOW_S, Starts
 
 
 def started(count: int, nodes: tuple[str, ...] = ("a", "b")) -> Starts:
@@ -46,3 +46,24 @@ def test_a_start_that_was_none_and_what_is_forgiven_count_no_more() -> None:
     assert starts.against("c0", 10.0) == 2
     starts.forgive("c0")
     assert starts.against("c0", 10.0) == 0
+
+
+def test_a_node_that_has_ended_a_cluster_so_many_times_in_a_row_is_named_until_it_is_forgiven() -> None:
+    starts = started(1)
+    for number in range(AT_ONE_NODE):
+        assert starts.ends_at("c0") is None, number
+        starts.ended("c0", "b")
+    assert starts.ends_at("c0") == "b"
+    assert starts.ends_at("c1") is None
+    for other in ("a", ""):
+        starts.ended("c0", other)
+        assert starts.ends_at("c0") is None, "not in a row"
+        for _ in range(AT_ONE_NODE):
+            starts.ended("c0", "b")
+        assert starts.ends_at("c0") == "b"
+    starts.averaged({"c0": 1})
+    starts.averaged({"c0": 2})
+    assert starts.ends_at("c0") is None, "it has given something to a round"
+    for _ in range(AT_ONE_NODE):
+        starts.ended("c0", "")
+    assert starts.ends_at("c0") is None, "nobody knows which"

@@ -6,7 +6,7 @@ from ravnest.driver import instructions as ins
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter, read_metrics
 from ravnest.driver.observe.record import RunRecord
-from ravnest.recovery.replacing import Replaced, TryFailed
+from ravnest.recovery import Replaced, TryFailed
 from ravnest.stage import messages as m
 from tests.support.local import setups_of, tiny_job
 
