@@ -156,8 +156,13 @@ class RunFolder:
                 files = [self.metrics, self.history, self.ray_log, self.driver, self.shut_out]
                 for left in [*files, *self.path.glob(_LOGS), *self.path.glob(COMERS)]:
                     left.unlink(missing_ok=True)
-            if not (self.plan.exists() and self.plan.samefile(plan_path)):
-                shutil.copyfile(plan_path, self.plan)
+            if not self.plan.exists() or self.plan.read_bytes() != plan_path.read_bytes():
+                written = self.plan.with_name(f".{self.plan.name}.new")  # a full disk leaves the other one as it is
+                try:
+                    shutil.copyfile(plan_path, written)
+                    written.replace(self.plan)
+                finally:
+                    written.unlink(missing_ok=True)
             if rehearsal:
                 (self.path / _REHEARSAL).touch()
             else:

@@ -1,5 +1,7 @@
+import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -223,3 +225,22 @@ def test_a_folder_that_may_not_be_read_is_named(here, monkeypatch):
     for resume in (False, True):
         with pytest.raises(InvalidInput, match=r"out: cannot be read \(Permission denied\)"):
             f.choose_folder(here / "out", resume=resume)
+
+
+def test_a_full_disk_leaves_the_plan_of_a_run_that_begins_again_as_it_was(here, monkeypatch):
+    """It was emptied, and then no resume could read it."""
+    (here / "plan.yaml").write_text("a plan")
+    (here / "other.yaml").write_text("another plan")
+    run = f.RunFolder(here / "run")
+    run.begin(here / "plan.yaml")
+
+    def full(_, to):
+        Path(to).write_text("ano")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f.shutil, "copyfile", full)
+    run.begin(here / "plan.yaml", again=True)  # nothing is to be written
+    with pytest.raises(InvalidInput, match="No space left on device"):
+        run.begin(here / "other.yaml", again=True)
+    assert run.plan.read_text() == "a plan"
+    assert [each.name for each in run.path.iterdir()] == ["plan.yaml"]
