@@ -153,12 +153,13 @@ def _request(run: Path, kind: Literal["leave", "join"], node: str, came: Fleet |
     from cluster_planner import load_plan
     from ravnest.checkpoints.run_folder import RunFolder
     from ravnest.driver.node_requests import NodeRequest, put_request
+    from ravnest.driver.run_store import came_since
     from ravnest.results.steering import require_running
 
     run = require_running(run)
-    known = load_plan(RunFolder(run).plan).fleet
     if came is None:
-        known.node(node)  # which tells of a name that nobody has
+        if node not in came_since(RunFolder(run).driver):
+            load_plan(RunFolder(run).plan).fleet.node(node)  # which tells of a name that nobody has
     else:
         came.node(node)
         came = replace(came, constraints=type(came.constraints)())

@@ -20,6 +20,7 @@ from ravnest.driver.observe.metrics_file import MetricsWriter
 from ravnest.driver.preparation import Prepared
 from ravnest.driver.ray.planned_nodes import nodes_alive
 from ravnest.driver.resuming import ResumedRun
+from ravnest.driver.while_waiting import with_who_came
 from ravnest.errors import InvalidInput, NotWritten, RavnestError, RunFailed
 from ravnest.pipeline import stage_name
 from ravnest.recovery import NodesLeft, Restarts, look_for_nodes_s, plan_among
@@ -172,10 +173,17 @@ def _plan_again(run: AllSessions, prepared: Prepared, plan: Plan, there: set[str
         if again_s is None or not _waited(again_s, run.wants_end):
             return None
         waited_s += again_s
+        plan = with_who_came(
+            prepared.folder.path,
+            plan,
+            left,
+            lambda event: _tell(prepared, run.watched, event),
+            lambda said: run.watched.on(report.NoticeEvent(said)),
+        )
         alive = _asked(prepared, plan, run.address)
 
 
-def _tell(prepared: Prepared, watched: Watched, event: report.RestartedEvent | report.WaitsForNodesEvent) -> None:
+def _tell(prepared: Prepared, watched: Watched, event: report.RunEvent) -> None:
     with suppress(InvalidInput), MetricsWriter(prepared.folder.metrics) as metrics:  # a full disk stops no run
         metrics.write(report.kind_of(event), watched.trained_s, **report.as_plain(event))
     watched.on(event)

@@ -73,12 +73,11 @@ class DriverLoop:
         self._times = LoopClock(now, record.notice).times
         self._stages, self._starting = set(record.stages), set(record.stages)
         self._next_alive_s = self._next_news_s = now()
-        self._stopping = self._stop_asked = False
+        self._stopping = self._stop_asked = self._to_remember = False
         self._training_since_s: float | None = None
         self._remember: Callable[[], None] = recovery.remember if recovery is not None else lambda: None
         self._observe = recovery.starts.observe if recovery is not None else lambda instruction: None
         self._finished: dict[str, int] = {}  # stage → what it last said it had got done
-        self._contributed = False  # whether a stage has, to a round, since another driver was last told of that
 
     def run(self) -> None:
         """Loop until the run is over and its checkpoints are written.
@@ -151,8 +150,8 @@ class DriverLoop:
                 self._follow(self._control.stop(evaluate=False))
             self._follow(self._control.tick(elapsed_s))
             self._record.tick(self._control, elapsed_s)
-        if self._contributed:
-            self._contributed = False
+        if self._to_remember:  # a stage has contributed to a round, or nodes come or go
+            self._to_remember = False
             self._remember()
 
     def _recover(self, recovery: Recovery, awake_s: float) -> None:
@@ -193,6 +192,7 @@ class DriverLoop:
             return
         self._record.notices(self._recovery.news())
         for request in self._recovery.requests():
+            self._to_remember = True
             if isinstance(request, RunRequest):
                 self._obey(request)
             elif request.kind == "leave" and self._recovery.arrivals.knows(request.node):
@@ -271,7 +271,7 @@ class DriverLoop:
                 self._follow(self._recovery.departures.notice_of(delivery.sender, awake_s))
         if not isinstance(message, m.Alive | sm.StatePiece):
             self._follow(self._control.handle(delivery.sender, message))
-        self._contributed = self._contributed or isinstance(message, m.ContributionFinishedMessage)
+        self._to_remember |= isinstance(message, m.ContributionFinishedMessage | em.NoticeGiven)
 
     def _follow(self, instructions: list[ins.Instruction]) -> None:
         for instruction in instructions:

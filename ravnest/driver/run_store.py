@@ -194,6 +194,15 @@ def load_plan_beside(path: Path) -> Plan:
     return load_plan(plan_beside(path), changed=True)
 
 
+def came_since(path: Path) -> Collection[str]:
+    """The nodes of the run whose driver's state is in `path`, with those that have come since it began; none where no
+    driver has written them down, or nobody can read them."""
+    try:
+        return load_plan_beside(path).fleet.names
+    except InvalidInput:
+        return ()
+
+
 def plan_of_comers(folder: Path, plan: str) -> Path:
     """The file in a run's folder with the plan as it was last, of a run to which nodes have come. It stays when the run
     has ended. `plan`: the SHA-256 of the plan that the run was begun with."""

@@ -226,7 +226,7 @@ def _recovery(
         changed = changing(control, rings, stages.places, stages.born, record, left)
         return state_of(fixed, changed, setups_by.threads)
 
-    remembering = Remembering(stages.store, state, lambda: rings.plan, record.notice)
+    remembering = Remembering(stages.store, state, lambda: replacements.plan, record.notice)
     shut_out = ShutOutFile(prepared.folder.shut_out, left, record.notice)
 
     def remember() -> None:

@@ -16,7 +16,7 @@ from cluster_planner import Plan, save_plan
 from ravnest.checkpoints.run_folder import RunFolder, owned_folder
 from ravnest.driver.beginning_again import AllSessions, begun_again
 from ravnest.driver.imitation import Imitation, device_of
-from ravnest.driver.node_requests import NodeRequest, take_requests
+from ravnest.driver.node_requests import take_requests
 from ravnest.driver.node_watch import NodeWatch
 from ravnest.driver.observe import report
 from ravnest.driver.observe.metrics_file import MetricsWriter, last_record
@@ -31,6 +31,7 @@ from ravnest.driver.session import train
 from ravnest.driver.shut_out import plan_without, read_shut_out
 from ravnest.driver.signals import StopOnInterrupt
 from ravnest.driver.taking_over import NothingToTakeOver, any_reached
+from ravnest.driver.while_waiting import wants_end
 from ravnest.errors import Interrupted, InvalidInput, NodeLost, NodeNotThere, NotWritten, RavnestError, RunFailed
 from ravnest.factories import describe
 from ravnest.formatting import clause
@@ -217,8 +218,8 @@ class _Sessions:
         anew, last = None, prepared.plan
         if isinstance(error, NodeLost | NodeNotThere) and not self.interrupt.wanted:
             last = self._with_comers(prepared.plan) if better is None else better
-            wants_end = partial(_wants_end, self.interrupt, self.folder.path, self.left)
-            run = AllSessions(self.how.address, self.restarts, self.left, self.watched, wants_end)
+            ends = partial(wants_end, self.interrupt, self.folder.path, self.left)
+            run = AllSessions(self.how.address, self.restarts, self.left, self.watched, ends)
             trained, on_purpose = plans.trained or prepared.plan, better is not None
             stage = error.stage if isinstance(error, NodeLost) else ""
             anew = begun_again(run, prepared, last, trained, str(error), stage=stage, on_purpose=on_purpose)
@@ -260,16 +261,6 @@ def _write_down(error: BaseException, metrics: Path) -> None:
         with MetricsWriter(metrics) as writer:
             at_s = 0.0 if last is None else float(str(last["at_s"]))
             writer.write("failed", at_s, **report.as_plain(report.FailedEvent(reason, at_once)))
-
-
-def _wants_end(interrupt: StopOnInterrupt, folder: Path, left: NodesLeft) -> bool:
-    """Whether the user wants a run to end that does not train now. Nodes that users let in again are back."""
-    for request in take_requests(folder, ("join",), nodes=left.names):
-        if isinstance(request, NodeRequest):
-            left.back(request.node)
-    if take_requests(folder, ("stop", "stop_now")):
-        raise Interrupted("ended before it began again, as it was asked to; --resume goes on from the last checkpoint")
-    return interrupt.wanted
 
 
 def _to_take_over(

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 import ravnest
-from cluster_planner import Fleet, Node
+from cluster_planner import Fleet, Node, Plan, save_plan
+from ravnest.checkpoints.run_folder import RunFolder
+from ravnest.checkpoints.run_lock import RunLock
+from ravnest.driver.node_requests import NodeRequest, take_requests
+from ravnest.machines import leave_run
+from ravnest.recovery import with_nodes
 from tests.support.local import JOB_FILE
 
 NODE = Node(name="a", flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
@@ -51,3 +56,15 @@ def test_doctor_examines_the_fleet_of_a_file(tmp_path: Path, monkeypatch: pytest
     ((plan, fleet, path, address, progress),) = asked
     assert (plan, fleet, path, address) == (None, Fleet((NODE,)), tmp_path / "nodes.yaml", None)
     assert progress == told.append
+
+
+def test_a_machine_that_has_come_to_a_run_may_leave_it_too(tmp_path: Path, plan: Plan) -> None:
+    """The plan in the run's folder does not have it; what the driver writes down has."""
+    run, lock = RunFolder(tmp_path), RunLock(tmp_path)
+    save_plan(plan, run.plan)
+    with pytest.raises(ravnest.InvalidInput, match="'a'"):
+        leave_run(tmp_path, "a")
+    save_plan(with_nodes(plan, Fleet((NODE,)), ["a"]), run.driver.with_suffix(".plan.yaml"))
+    leave_run(tmp_path, "a")
+    lock.release()
+    assert take_requests(tmp_path) == [NodeRequest("leave", "a")]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cluster_planner import Fleet, Node
 from ravnest.driver.arrivals import NodeArrivals
 from ravnest.driver.cluster_starts import ClusterStarts
 from ravnest.driver.departures import NodeDepartures
@@ -60,7 +61,7 @@ class Recovering(Bench):
     better = False
 
     def recovery(self, driver, outbox):
-        self.processes, self.asked, self.handed = Processes(), [], []
+        self.processes, self.asked, self.handed, self.remembered = Processes(), [], [], []
 
         def read(order, setups):
             self.handed.append(order)
@@ -86,6 +87,7 @@ class Recovering(Bench):
             NodeDepartures(starts, self.control, self.rings, self.record, self.left),
             SlowNodes(replacements, self.record),
             requests,
+            remember=lambda: self.remembered.append(({*replacements.plan.fleet.names}, self.left.names)),
             anew=self.considered,
         )
 
@@ -134,6 +136,19 @@ def test_a_lost_cluster_joins_follows_and_trains_again(bench):
     (event,) = bench.of(ClusterReplacedEvent)
     assert (event.cluster, event.round, set(event.nodes)) == ("c0", 0, {"c0.s0", "c0.s1"})
     assert bench.control.clusters.training == ["c1", "c0"]
+
+
+def test_who_comes_and_who_goes_is_written_down_before_anything_comes_of_it(bench):
+    bench.start()
+    node = Node(name="new", flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
+    bench.asked = [NodeRequest("join", "new", fleet=Fleet((node,)))]
+    bench.turn(after_s=1.0)
+    known, left = bench.remembered[-1]
+    assert "new" in known
+    assert not left
+    bench.say("c1.s0", em.NoticeGiven())
+    bench.turn(after_s=1.0)
+    assert bench.remembered[-1] == (known, {bench.node("c1.s0")})
 
 
 def test_what_the_process_before_sends_late_has_no_effect(bench):

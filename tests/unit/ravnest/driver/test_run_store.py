@@ -12,6 +12,7 @@ from ravnest.driver.run_store import (
     RunStore,
     TakenOver,
     addresses_in,
+    came_since,
     load_plan_beside,
     load_state,
     plan_beside,
@@ -103,8 +104,10 @@ def test_the_plan_of_a_run_that_has_changed_it_can_be_taken_over(tmp_path: Path,
             replace(each, node=given) if each.node == "spare" else each for each in changed.clusters[0].stages
         )
         changed = with_cluster(changed, replace(changed.clusters[0], stages=stages), "")
+    assert came_since(path) == ()
     RunStore(path, 0).save(STATE, changed)
     assert load_plan_beside(path).clusters == changed.clusters
+    assert "spare" in came_since(path)
     with pytest.raises(InvalidInput):
         load_plan(plan_beside(path))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cluster_planner import Plan, load_plan
+from cluster_planner import Fleet, Plan, load_plan
 from ravnest.checkpoints.run_folder import RunFolder
 from ravnest.driver import beginning_again
 from ravnest.driver import instructions as ins
@@ -355,7 +355,8 @@ def test_where_all_nodes_have_left_the_run_waits_until_a_user_lets_them_in_again
     (event,) = [event for event in observer.events if isinstance(event, report.WaitsForNodesEvent)]
     assert "`ravnest join` lets a node in again" in event.reason
     assert sessions.plans == [plan, plan]
-    assert len(list(folder.path.glob(".request-*"))) == 1, "that of a node that the run does not know is for later"
+    assert report.NoticeEvent("no node of the plan is named 'nobody': it cannot join") in observer.events
+    assert list(folder.path.glob(".request-*")) == []
 
 
 def test_a_run_that_comes_to_no_other_checkpoint_ends_after_some_tries(
@@ -427,6 +428,25 @@ def test_a_run_that_nothing_can_be_planned_for_waits_for_nodes(
     assert "no node of the plan is there" in event.reason
     assert sessions.plans == [plan, plan]
     assert [one["kind"] for one in read_metrics(folder.metrics)] == ["waits", "restarted"]
+
+
+def test_a_run_that_waits_for_nodes_goes_on_with_a_machine_that_joins_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, job: Job, folder: RunFolder
+) -> None:
+    """Nobody took its request before the run trained again, which it could not."""
+    sessions, observer = Sessions(monkeypatch, plan, job, folder, [1.0]), Recorded()
+    sessions.alive.clear()
+    (new,) = (replace(each, name="new") for each in plan.fleet.nodes[:1])
+
+    def waits(_: float) -> None:
+        if not sessions.alive:
+            put_request(folder.path, NodeRequest("join", "new", fleet=Fleet((replace(new, memory_bytes=10**12),))))
+            sessions.alive.add("new")
+
+    monkeypatch.setattr(beginning_again.time, "sleep", waits)
+    assert str(driver.run(plan, folder.plan, out_dir=folder.path, observer=observer)) == "finished"
+    assert {stage.node for cluster in sessions.plans[-1].clusters for stage in cluster.stages} == {"new"}
+    assert [one["kind"] for one in read_metrics(folder.metrics)] == ["waits", "joined", "restarted"]
 
 
 def test_a_run_that_waits_for_nodes_ends_when_it_is_asked_to(
