@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.optim import SGD, Adam, NAdam, Optimizer
+from torch.optim import SGD, Adam, Muon, NAdam, Optimizer
 
 from ravnest.training.soap import SOAP
 
@@ -69,7 +69,7 @@ def corrected(name: CorrectionName, optimizer: Optimizer) -> CorrectedStep:
         lead = _lead_of(optimizer)
         if lead is None:
             raise ValueError(
-                "correction: look_ahead needs the momentum of adam, adamw, nadam, sgd or soap,"
+                "correction: look_ahead needs the momentum of adam, adamw, muon, nadam, sgd or soap,"
                 f" which {type(optimizer).__name__} with these arguments lacks"
             )
         return _LookAhead(optimizer, lead)
@@ -117,6 +117,8 @@ def _lead_of(optimizer: Optimizer) -> _Lead | None:
         return _lead_adam if optimizer.defaults["betas"][0] > 0 else None
     if isinstance(optimizer, SGD):
         return _lead_sgd if optimizer.defaults["momentum"] > 0 else None
+    if isinstance(optimizer, Muon):
+        return _lead_muon if 0 < optimizer.defaults["momentum"] < 1 else None
     return None
 
 
@@ -217,6 +219,35 @@ def _lead_sgd(optimizer: Optimizer, lr: float, staleness: float) -> None:
         state[_WEIGHT] = torch.tensor(share, dtype=torch.float32)
         newest = _gradient(p, group) * (1 - group["dampening"])
         p.add_(newest + (longer - 1) * buffer, alpha=-lr * share * k / longer)
+
+
+def _lead_muon(optimizer: Optimizer, lr: float, staleness: float) -> None:
+    """A step of Muon with the momentum that it will have k updates later.
+
+    Muon makes what it is given orthogonal, so that its length does not count. torch's own step is given m̃ in the place
+    of its momentum, to take it as it is, and has its momentum back afterwards.
+    """
+    beta, nesterov = optimizer.defaults["momentum"], bool(optimizer.defaults["nesterov"])
+    lead = LEAD - nesterov
+    longer = _longer(beta, lead * staleness, lead)
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    momenta = []
+    for p in trained:
+        state = optimizer.state[p]
+        before = float(state[_WEIGHT]) if _WEIGHT in state else float("momentum_buffer" in state)
+        weight = longer * before + 1 - longer
+        momenta.append(state.get("momentum_buffer", torch.zeros_like(p)).lerp_(p.grad, 1 - longer))
+        share = (1 - longer) / weight  # of the newest gradient in m / ω, as for Adam
+        ahead = min(lead * staleness, max(0.0, (1 + lead) * (1 - beta) / share - 1))
+        part = ahead * share / (1 - share) if share < 1 else 0.0
+        moved = (momenta[-1] / weight).lerp_(p.grad, part)
+        state["momentum_buffer"] = p.grad.lerp(moved, longer) if nesterov else moved
+        state[_WEIGHT] = torch.tensor(weight, dtype=torch.float32)
+    _set(optimizer, lr=lr, momentum=1.0, nesterov=False)
+    optimizer.step()
+    _set(optimizer, momentum=beta, nesterov=nesterov)
+    for p, momentum in zip(trained, momenta, strict=True):
+        optimizer.state[p]["momentum_buffer"] = momentum
 
 
 def _longer(momentum: float, k: float, lead: float) -> float:

@@ -12,6 +12,8 @@ KNOWN = [
     {"name": "adamw", "fused": True, "betas": [0.8, 0.95]},
     {"name": "nadam"},
     {"name": "soap"},
+    {"name": "muon"},
+    {"name": "muon", "nesterov": False, "weight_decay": 0.0},
     {"name": "sgd", "momentum": 0.9},
     {"name": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
 ]
@@ -20,7 +22,7 @@ UNKNOWN = [
     {"name": "adamw", "betas": [0.0, 0.999]},
     {"name": "adafactor"},
     {"name": "rmsprop", "momentum": 0.9},
-    {"name": "muon"},
+    {"name": "muon", "momentum": 0.0},
 ]
 SHAPE = (3, 4)
 
@@ -166,7 +168,34 @@ def test_sgd_steps_with_its_momentum_extrapolated(staleness, nesterov, decay):
         assert torch.allclose(path[t].double(), w, atol=2e-2 * decay + 1e-5)
 
 
-@pytest.mark.parametrize("config", [c for c in KNOWN if "weight_decay" not in c and c["name"] not in ("nadam", "soap")])
+@pytest.mark.parametrize("staleness", [0.5, 1.0, 7.0])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_muon_steps_with_its_momentum_extrapolated(staleness, nesterov):
+    parameter, optimizer = make({"name": "muon", "momentum": 0.9, "nesterov": nesterov})
+    path = walk(parameter, corrected("look_ahead", optimizer), gradients(40), staleness)
+    # Without a momentum of its own, Muon makes orthogonal what it is given.
+    given, plain = make({"name": "muon", "momentum": 0.0, "nesterov": False})
+    lead = LEAD - nesterov
+    k = lead * staleness
+    beta = 1 - 0.1 * min(1, (1 + lead) / (1 + k))
+    m, mean = torch.zeros(SHAPE), torch.zeros(SHAPE)
+    for t, g in enumerate(gradients(40), 1):
+        ahead = min(k, max(0.0, (1 + lead) * 0.1 * (1 - beta**t) / (1 - beta) - 1))
+        m = beta * m + (1 - beta) * g
+        mean, before = m / (1 - beta**t), mean
+        moved = mean + (ahead if t > 1 else 0.0) * (mean - before)
+        given.grad = (1 - beta) * g + beta * moved if nesterov else moved
+        plain.param_groups[0]["lr"] = 0.01 * max(1, staleness) ** -0.5
+        plain.step()
+        assert torch.allclose(path[t - 1], given, rtol=0, atol=1e-2 * 0.01 * t)  # it rounds to bfloat16 within
+    assert optimizer.defaults["momentum"] == optimizer.param_groups[0]["momentum"] == 0.9
+    assert torch.allclose(optimizer.state[parameter]["momentum_buffer"], m, atol=1e-6)
+
+
+NOT_SO_EXACT = ("nadam", "soap", "muon")
+
+
+@pytest.mark.parametrize("config", [c for c in KNOWN if "weight_decay" not in c and c["name"] not in NOT_SO_EXACT])
 @pytest.mark.parametrize("staleness", [[0.0] * 4 + [1.0] * 200, [7.0] * 3 + [0.0] * 201, [0.0, 3.0, 1.5, 0.0] * 51])
 def test_a_staleness_that_changes_never_changes_how_fast_a_steady_gradient_moves(config, staleness):
     steady = torch.full(SHAPE, 0.5)
@@ -239,7 +268,7 @@ def test_the_default_for_an_optimizer_with_a_momentum(config):
 def test_without_a_known_momentum_there_is_nothing_to_look_ahead_by(config):
     _, optimizer = make(config)
     assert default_correction(optimizer) == "none"
-    with pytest.raises(ValueError, match="look_ahead needs the momentum of adam, adamw, nadam, sgd or soap"):
+    with pytest.raises(ValueError, match="look_ahead needs the momentum of adam, adamw, muon, nadam, sgd or soap"):
         corrected("look_ahead", optimizer)
     with pytest.raises(ValueError, match="look_ahead needs the momentum"):
         OptimizerConfig(**config, correction="look_ahead")
