@@ -16,6 +16,7 @@ from experiments.collaboration import (
     helpers,
     joins,
     lab,
+    lab_servers,
     many,
     short_steps,
     wires,
@@ -42,6 +43,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "faults": faults.measure,
     "hivemind": beside_hivemind.measure,
     "lab": lab.measure,
+    "lab_servers": lab_servers.measure,
 }
 
 
@@ -53,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     parts = {name: partial(run, quick=asked.quick) for name, run in PARTS.items()}
     parts["hivemind"] = partial(parts["hivemind"], hivemind=asked.hivemind)
-    parts["lab"] = partial(parts["lab"], wanlab=asked.wanlab)
+    for shaped in ("lab", "lab_servers"):
+        parts[shaped] = partial(parts[shaped], wanlab=asked.wanlab)
     flags = [] if asked.hivemind is None else ["--hivemind", "PYTHON"]
     flags += [] if asked.wanlab is None else ["--wanlab", "PATH"]
     return run_parts("collaboration", asked, parts, title=TITLE, intro=INTRO, flags=flags)

@@ -107,6 +107,10 @@ class Place:
     backbone: str = ""
     volunteers: Sequence[str] = ()
     listen: str = "127.0.0.1:0"
+    stands_by: tuple[str, str] | None = None
+    """The node of a second backbone machine, which adds up a share, and where it listens."""
+    link_mbit: float | None = None
+    """The links of both."""
 
 
 LOOPBACK = Place()
@@ -152,9 +156,21 @@ def collaboration(
             command = [*place.inside(node), sys.executable, "-m", "ravnest", "collaborate", *arguments]
             return programs.start(command, name=name, home=folder, gate=gate)
 
-        asked = ("--listen", place.listen, "--out", str(out))
-        backbone = run(place.backbone, "start", str(job / "job.yaml"), *asked, name="backbone")
+        def serve(node: str, listen: str, out: Path, *more: str) -> subprocess.Popen[str]:
+            asked = ("--listen", listen, "--out", str(out), *more)
+            return run(node, "start", str(job / "job.yaml"), *asked, name=out.name)
+
+        link = () if place.link_mbit is None else ("--link-mbit", str(place.link_mbit))
+        other = () if place.stands_by is None else ("--address", place.listen, "--other", place.stands_by[1])
+        backbones = [serve(place.backbone, place.listen, out, *link, *other)]
         programs.until((out / "invitation.txt").exists, START_S)
+        if place.stands_by is not None:
+            beside = folder / "beside"
+            beside.mkdir()
+            (beside / "keys.json").write_bytes((out / "keys.json").read_bytes())
+            other = ("--address", place.stands_by[1], "--other", place.listen)
+            backbones.append(serve(*place.stands_by, beside, *link, *other, "--resume"))
+            programs.until(lambda: "stands by with" in programs.said_by(beside.name), START_S)
         volunteers = []
         for at in range(peers):
             name = f"v{at}"
@@ -163,9 +179,9 @@ def collaboration(
             volunteers.append(run(node, "join", str(out / "invitation.txt"), *how, name=name, gate=gate))
         programs.until(lambda: len(list(gate.iterdir())) == peers, START_S)
         (gate / "open").touch()
-        programs.until(lambda: backbone.poll() is not None, WHOLE_S)
-        programs.until(lambda: all(one.poll() is not None for one in volunteers), START_S)
-        if any(one.returncode for one in (backbone, *volunteers)):
+        programs.until(lambda: backbones[0].poll() is not None, WHOLE_S)
+        programs.until(lambda: all(one.poll() is not None for one in (*backbones, *volunteers)), START_S)
+        if any(one.returncode for one in (*backbones, *volunteers)):
             raise RuntimeError(f"a collaboration of {peers} volunteers ended with {programs.said()}")
     steps = [entry for entry in map(json.loads, (out / "curve.jsonl").read_text().splitlines()) if "samples" in entry]
     return of_steps(steps, peers, rounds)
@@ -299,7 +315,11 @@ class _Programs:
         """The last that was said to nobody by those that have failed; if none has, by those that have not ended."""
         named = list(zip(self._names, self._started, strict=True))
         asked = [name for name, one in named if one.poll()] or [name for name, one in named if one.poll() is None]
-        return "; ".join(f"{name}: {self._said_by(name).read_text(errors='replace')[-SAID:]}" for name in asked)
+        return "; ".join(f"{name}: {self.said_by(name)[-SAID:]}" for name in asked)
+
+    def said_by(self, name: str) -> str:
+        """All that one of them has said to nobody."""
+        return self._said_by(name).read_text(errors="replace")
 
     def _said_by(self, name: str) -> Path:
         return Path(self._folder.name, name)
