@@ -63,6 +63,7 @@ class Rows(torch.utils.data.Dataset):
             while not Path(self.gate, "open").exists():
                 time.sleep(0.02)
             self.gate = None
+        time.sleep({sample_s})
         return self.inputs[index], index % {side}
 
 
@@ -140,12 +141,16 @@ def collaboration(
     place: Place = LOOPBACK,
     delayed: bool = False,
     warm: int = WARM_STEPS,
+    sample_s: float = 0.0,
 ) -> Averagings:
-    """A backbone and so many volunteers. Raises RuntimeError where they do not come to their end."""
+    """A backbone and so many volunteers. Raises RuntimeError where they do not come to their end.
+
+    `sample_s`: how long everyone takes for a sample, beside what this machine's processor needs.
+    """
     job, gate, out = folder / "job", folder / "gate", folder / "out"
     for made in (job, gate):
         made.mkdir()
-    (job / "beside.py").write_text(CODE.format(side=side))
+    (job / "beside.py").write_text(CODE.format(side=side, sample_s=sample_s))
     target = 2 * peers
     samples = target * (rounds + warm)
     text = JOB.format(target=target, form=form, samples=samples)

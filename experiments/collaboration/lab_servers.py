@@ -14,6 +14,7 @@ from pathlib import Path
 
 from experiments.allreduce.lab import Lab, find
 from experiments.collaboration.beside_hivemind import Averagings, Place, collaboration
+from experiments.collaboration.lab import SAMPLE_S
 from experiments.harness.report import Claim, Part, Table, median
 from ravnest.collaboration.averaging_plan import paper_bound
 from ravnest.collaboration.links import Collaboration, PeerLinks
@@ -56,6 +57,7 @@ def measure(*, quick: bool, wanlab: str | None = None) -> Part:
                     place=place(lab, servers, names),
                     delayed=True,
                     warm=warm,
+                    sample_s=SAMPLE_S,
                 )
     return part(
         ours, {servers: promised(servers, count, BYTES * side * side) for servers in ours}, why if lab is None else ""

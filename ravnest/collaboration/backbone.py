@@ -319,13 +319,15 @@ class Backbone:
                     for visitor in [one for one in self._joined() if one.peer == peer]:
                         self._put_out(visitor, reason)
         if committed is not None:
+            # After the word to open the next step, which would wait for all pieces that a slow link takes first.
+            self._pump.pump(joins=False)  # the state has not made the step yet
             self._kept.apply(*committed)
             ledger = ledger_message(*self._kept.ledger())
             for visitor in [one for one in self._joined() if one.follows]:
                 self._lines.send(visitor.line, ledger)
 
     def _hand_on(self, committed: CommitStep) -> dict[str, Tensor]:
-        """Send everyone the mean, which travels while it is applied here, and what is asked for the next step too."""
+        """Queue the mean for everyone: it travels while it is applied here."""
         shared, now_s = self._sharing.in_use, self._now()
         took_s, self._committed_s = now_s - self._committed_s, now_s
         self._pump.committed(took_s)
@@ -339,7 +341,6 @@ class Backbone:
         useless = self._sharing.epochs.step_took(took_s, shared=shared)
         if useless:
             self._sharing.give_up(useless, "steps are not shorter with shares")
-        self._pump.pump(joins=False)  # the state has not made the step yet
         return mean
 
     def _tend(self) -> None:

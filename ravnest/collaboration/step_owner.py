@@ -249,8 +249,16 @@ class StepOwner:
         return [committed, *opened]
 
     def _begin_delayed(self, now_s: float) -> list[Instruction]:
-        """The step is under way since the one before was opened: it opens, or goes on without a bound."""
-        self._reports, self._next, self._most_next = self._next, {}, {}
+        """The step is under way since the one before was opened: it opens, or goes on without a bound. Reports of it
+        travel behind the contributions to the one before, so who has not said how far it is is known by its rate."""
+        silent = self._most_next.keys() & self._ready & self._last.keys() - self._next.keys()
+        began = {
+            peer: replace(
+                self._last[peer], samples=0, at_s=self._opened_s, every_s=math.inf, most=self._most_next[peer]
+            )
+            for peer in sorted(silent)
+        }
+        self._reports, self._next, self._most_next = began | self._next, {}, {}
         opened = self._open(now_s)
         if self.open:
             return opened

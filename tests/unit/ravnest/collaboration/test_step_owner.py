@@ -402,6 +402,16 @@ def test_a_delayed_step_opens_with_the_commit_of_the_one_before_where_its_batch_
     assert again.stops == opened.most_next, "nobody is taken to have computed more than it was told"
 
 
+def test_a_delayed_step_opens_by_rates_where_reports_are_still_behind_contributions_on_a_slow_link() -> None:
+    owner = delayed_owner("a", "b")
+    opened = opened_with_two(owner)
+    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 100.0)
+    committed, again = owner.handle(ContributionCame("b", 0, opened.stops["b"]), 100.0)
+    assert isinstance(committed, CommitStep)
+    assert isinstance(again, OpenStep)
+    assert again.stops == opened.most_next
+
+
 def test_a_delayed_step_that_is_not_full_at_the_commit_goes_on_without_a_bound() -> None:
     owner = delayed_owner("a", "b")
     opened = opened_with_two(owner)
