@@ -12,13 +12,14 @@ if [ -e "$out/keys.json" ]; then
 fi
 started=
 trap 'kill $started 2> /dev/null || true' EXIT  # whatever went wrong, nobody is left behind
+trap 'exit 130' INT TERM
 "$python" -m ravnest collaborate start "$here/job.yaml" --listen 127.0.0.1:0 --out "$out" &
 backbone=$!
 started=$backbone
 while [ ! -e "$out/invitation.txt" ]; do kill -0 "$backbone"; sleep 0.2; done
 volunteer() {
     "$python" -m ravnest collaborate join "$out/invitation.txt" --name "$1" --yes --threads 1 --key-file "$out/$1.key" \
-        > "$out/$1.log" 2>&1 &
+        --patience-minutes 1 > "$out/$1.log" 2>&1 &  # who is too late for the end looks no longer for a backbone
     started="$started $!"
 }
 volunteer ada; volunteer bob; volunteer carl; killed=$!
