@@ -46,6 +46,10 @@ class BackboneResult:
     """Another backbone machine serves, and is further."""
 
 
+PEOPLE_S = 1.0
+"""Machines that stand by hear of the people at most so often, and with each state that is saved."""
+
+
 def ledger_message(entry: bytes, people: bytes) -> LedgerMessage:
     """What other backbone machines keep beside the averages. Too many people to send are left out."""
     return LedgerMessage(entry=entry, people=people if len(people) <= CODE_BYTES else b"")
@@ -74,7 +78,8 @@ class BackboneState:
         self.people = read_people(folder)
         self.signatures = read_signatures(folder, self.code)
         self._tell, self._now = tell, now
-        self._lines = self._people_text = b""  # since ledger()
+        self._lines = b""  # since ledger()
+        self._told_people_s = -math.inf
         self.term = self.store.read_term()
         """Rises by one when another machine takes over."""
         self.holds_state = not resume or self.store.begun
@@ -148,13 +153,15 @@ class BackboneState:
             self.store.add_lines_to_curve(entry)
         if people:
             self.people = parsed_people(people, self.store.folder / FILE)
-            self.store.save_people(self.people)
+            if self.trainer.step % self._every == 0:  # with the state to which they belong
+                self.store.save_people(self.people)
 
     def ledger(self) -> tuple[bytes, bytes]:
-        """The lines of the curve, and people.json if it was written, since this was last asked for."""
-        found = self._lines, self._people_text
-        self._lines = self._people_text = b""
-        return found
+        """The lines of the curve since this was last asked for, and the people unless they were told a moment ago."""
+        (lines, self._lines), people, now_s = (self._lines, b""), b"", self._now()
+        if now_s >= self._told_people_s + PEOPLE_S:
+            self._told_people_s, people = now_s, self.people.text().encode()
+        return lines, people
 
     def invitation(self, addresses: tuple[str, ...]) -> Invitation:
         """The invitation to this collaboration, whose backbones are found at these addresses."""
@@ -188,7 +195,7 @@ class BackboneState:
         tensors = {form.name: tensor for form, tensor in self.trainer.state()}
         self.store.save_state(tensors, self.trainer.step, self.trainer.job.checkpoints.keep)
         self.store.save_people(self.people)
-        self._people_text = self.people.text().encode()
+        self._told_people_s = -math.inf  # who stands by saves them, too
 
     def save_weights(self) -> Path:
         """Write the weights under the model's own names; returns the file."""

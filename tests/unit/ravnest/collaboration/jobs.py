@@ -37,7 +37,7 @@ stop: {{samples: {samples}}}
 spot_check_share: {spot_check_share}
 delayed_step: {delayed_step}
 gradient_rank: {gradient_rank}
-evaluate_every: 64
+evaluate_every: {evaluate_every}
 """
 
 
@@ -50,12 +50,14 @@ def job_in(
     spot_check_share: float = 0.0,
     delayed_step: bool = False,
     gradient_rank: int | None = None,
+    evaluate_every: int = 64,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     module = "parts_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]  # no two folders share a module
     (folder / f"{module}.py").write_text(CODE)
     path = folder / "job.yaml"
     given = {"optimizer": optimizer, "wire": wire, "samples": samples, "spot_check_share": spot_check_share}
+    given["evaluate_every"] = evaluate_every
     given["gradient_rank"] = "null" if gradient_rank is None else gradient_rank
     given["delayed_step"] = "true" if delayed_step else "false"
     path.write_text(JOB.format(module=module, **given))

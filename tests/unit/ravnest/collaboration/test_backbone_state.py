@@ -70,6 +70,25 @@ def test_who_resumes_with_other_code_is_told_that_invitations_are_over(tmp_path:
     resumed(resume=True)  # which is written anew
 
 
+def test_who_stands_by_hears_of_the_people_after_each_step_though_not_all_the_time(tmp_path: Path) -> None:
+    path, now_s = job_in(tmp_path / "job", evaluate_every=640), 100.0
+    state, other = (
+        BackboneState(
+            load_job(path), path, tmp_path / name, resume=False, tell=lambda _: None, now=lambda: now_s
+        )
+        for name in ("out", "other")
+    )  # fmt: skip
+    lena = state.people.came("ab", "lena")
+    for samples, later_s in ((64, 0.0), (128, 1.0)):
+        now_s += later_s
+        lena.samples = samples
+        applied(state)
+        other.take_ledger(*state.ledger())
+        assert [one.samples for one in other.people.ranked()] == [samples]
+    applied(state)
+    assert state.ledger()[1] == b""
+
+
 def test_who_joins_at_one_step_shares_its_copies(tmp_path: Path) -> None:
     state = state_in(tmp_path)
     step, vectors = state.of_joiners()
