@@ -74,7 +74,7 @@ def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
 
     Raises InvalidInput, with keys that are spelt alike, where it says nothing.
     """
-    found = _about(key, entries)
+    found = _about_some_of(key, entries)
     if found:
         return list(dict.fromkeys(found))
     name = key.removesuffix(".yaml").split(".")[-1]
@@ -85,6 +85,13 @@ def about(key: str, entries: Sequence[Entry]) -> list[Entry]:
         return mentioned
     hint = f"did you mean {' or '.join(near)}?" if near else "the whole reference is docs/file-formats.md"
     raise InvalidInput(f"no key is called {key!r}", key="KEY", hint=hint)
+
+
+def _about_some_of(key: str, entries: Sequence[Entry]) -> list[Entry]:
+    """What is about the key. Where nothing is, and it begins with a section, what is about the rest of it."""
+    first, dot, rest = key.partition(".")
+    found = _about(key, entries)
+    return found or (_about_some_of(rest, entries) if dot and _about(first, entries) else [])
 
 
 def _about(key: str, entries: Sequence[Entry]) -> list[Entry]:

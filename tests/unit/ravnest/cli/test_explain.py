@@ -37,6 +37,13 @@ def test_the_section_before_a_key_chooses_among_those_of_one_name(entries: list[
     assert one.place == ("job.yaml", "averaging")
 
 
+def test_sections_under_which_no_key_is_told_of_are_left_out(entries: list[Entry]) -> None:
+    """Errors name `clusters[0].stages[1].units` of plan.yaml, whose reference has `units` in the row of clusters."""
+    assert about("clusters.stages.units", entries) == about("units", entries)
+    with pytest.raises(InvalidInput):
+        about("nowhere.units", entries)
+
+
 def test_a_section_is_told_whole_and_what_only_text_mentions_too(entries: list[Entry]) -> None:
     assert len(about("constraints", entries)) > 5
     assert about("nodes.yaml", entries)
