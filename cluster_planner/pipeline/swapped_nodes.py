@@ -10,7 +10,7 @@ from dataclasses import replace
 from cluster_planner.errors import InvalidInput
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import timed
-from cluster_planner.plan import Cluster, Plan, Spare, require_memory, validate
+from cluster_planner.plan import Cluster, Plan, Ring, Spare, require_memory, validate
 from cluster_planner.predict.prediction import predict
 from cluster_planner.rings import make_rings
 
@@ -36,13 +36,13 @@ def with_swapped_nodes(plan: Plan, swaps: Sequence[tuple[str, str]]) -> Plan:
         node_at[one], node_at[other] = node_at[other], node_at[one]
     spans = SpanCosts(plan.costs, plan.workload)
     clusters = tuple(_moved(plan, spans, cluster, node_at) for cluster in plan.clusters)
-    rings = make_rings(plan.fleet, spans, clusters)
+    rings = _same_segments(plan.rings, make_rings(plan.fleet, spans, clusters))
     running = {stage.node for cluster in clusters for stage in cluster.stages}
     before = {spare.node: spare for spare in plan.spares}
     spares = tuple(
         before.get(name, Spare(name, "taken out by hand")) for name in plan.fleet.names if name not in running
     )
-    predicted = predict(plan.fleet, spans, clusters, rings).prediction
+    predicted = predict(plan.fleet, spans, clusters, rings, spares).prediction
     made = replace(
         plan,
         clusters=clusters,
@@ -53,6 +53,15 @@ def with_swapped_nodes(plan: Plan, swaps: Sequence[tuple[str, str]]) -> Plan:
     require_memory(made)
     validate(made)
     return made
+
+
+def _same_segments(before: Sequence[Ring], now: Sequence[Ring]) -> tuple[Ring, ...]:
+    """Return the rings of now in the segments of before, of which there may be more: cuts are the same."""
+    return tuple(replace(_holding(ring.units, now), units=ring.units) for ring in before)
+
+
+def _holding(units: tuple[int, int], rings: Sequence[Ring]) -> Ring:
+    return next(ring for ring in rings if ring.units[0] <= units[0] and units[1] <= ring.units[1])
 
 
 def _moved(plan: Plan, spans: SpanCosts, cluster: Cluster, node_at: dict[str, str]) -> Cluster:

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Constraints, InvalidInput, Plan, Spare, predicted_again, validate, with_swapped_nodes
+from cluster_planner import (
+    Constraints,
+    InvalidInput,
+    Plan,
+    SpanCosts,
+    Spare,
+    predicted_again,
+    validate,
+    with_swapped_nodes,
+)
+from cluster_planner.rings import finer_rings
 from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 PLAN = predicted_again(home_plan())
@@ -49,6 +59,19 @@ def test_a_spare_takes_a_place_and_who_had_it_is_a_spare() -> None:
     made = with_swapped_nodes(with_spare, [("attic", FIRST)])
     assert made.clusters[0].stages[0].node == "attic"
     assert Spare(FIRST, "taken out by hand") in made.spares
+
+
+def test_finer_rings_and_what_warm_spares_are_sent_stay() -> None:
+    spare = replace(PLAN.fleet.nodes[0], name="attic")
+    fleet = replace(PLAN.fleet, nodes=(*PLAN.fleet.nodes, spare))
+    spares = (*PLAN.spares, Spare("attic", "no cluster gains", ((PLAN.clusters[0].name, 0),)))
+    rings = finer_rings(PLAN.rings, SpanCosts(PLAN.costs, PLAN.workload))
+    assert len(rings) > len(PLAN.rings)
+    plan = predicted_again(replace(PLAN, fleet=fleet, spares=spares, rings=rings))
+    made = with_swapped_nodes(plan, [(FIRST, OTHER)])
+    assert [ring.units for ring in made.rings] == [ring.units for ring in rings]
+    assert predicted_again(made) is made
+    assert with_swapped_nodes(made, [(FIRST, OTHER)]).predicted.objective == pytest.approx(plan.predicted.objective)
 
 
 def test_what_cannot_run_is_refused() -> None:
