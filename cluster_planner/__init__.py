@@ -81,7 +81,6 @@ from cluster_planner.plan import (
     validate,
 )
 from cluster_planner.planner import (
-    MOST_NODES_TO_PLAN_ANEW,
     ConstraintCosts,
     has_constraints,
     improve_plan,
@@ -101,6 +100,8 @@ from cluster_planner.predict.stage_times import (
     work_times,
 )
 from cluster_planner.rings import RingMember, RingTraffic, exchange_of, links_of_ring, make_rings, ring_traffic
+from cluster_planner.search.best_staleness import STALENESS_PHASE, with_best_staleness
+from cluster_planner.search.planned_anew import MOST_NODES_TO_PLAN_ANEW
 from cluster_planner.search.steps import Step
 
 __all__ = [  # noqa: RUF022 - grouped by what they are for
@@ -154,6 +155,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "ConstraintCosts",
     "MOST_IN_FLIGHT",
     "MOST_NODES_TO_PLAN_ANEW",
+    "STALENESS_PHASE",
     "StarvedByData",
     "Step",
     "hardware_named",
@@ -161,6 +163,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "improve_plan",
     "make_plan",
     "with_advice_planned",
+    "with_best_staleness",
     "without_constraints",
     # One cluster made anew while the others go on.
     "cluster_at",

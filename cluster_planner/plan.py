@@ -153,6 +153,11 @@ class Plan:
     data: str = ""
     min_stages: int = 1
 
+    @property
+    def least_stages(self) -> int:
+        """Return the stages of a cluster, at the least, in plans of this fleet: a fleet of one node runs one."""
+        return 1 if len(self.fleet.nodes) == 1 else self.min_stages
+
     def cluster(self, name: str) -> Cluster:
         """Return the cluster of that name. Raises `InvalidInput` for a name nobody has."""
         if name in self._cluster_of:

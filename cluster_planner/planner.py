@@ -41,11 +41,10 @@ from cluster_planner.rings import OWN_ORDER, finer_rings
 from cluster_planner.search.candidates import Assembler, Candidate
 from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search
 from cluster_planner.search.joined_spares import with_spares
+from cluster_planner.search.planned_anew import MOST_NODES_TO_PLAN_ANEW, planned_anew
 from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
 from cluster_planner.search.steps import Step, unheard
 from cluster_planner.search.whole_plans import WholePlans
-
-MOST_NODES_TO_PLAN_ANEW = 24
 
 MOST = 12
 
@@ -54,9 +53,6 @@ ALL = "without any of the constraints"
 TRIES_AT_ONCE = 50
 LAST_TRIES = 60
 """A search that goes on ends after so many changes for each node that gained nothing."""
-
-ADVICE_TRIES = 200
-"""The number of changes that are tried to see what a larger fleet makes of the change that is advised."""
 
 SPARE_TRIES = 100
 """At most so many plans are compared to see whether a spare makes the plan worth more."""
@@ -153,8 +149,6 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
     what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too; where nodes of
     a small fleet stand idle, what longer rounds bring (advice/rarer_rounds.py).
 
-    Planning anew climbs from the plan as it is, and in a fleet of up to MOST_NODES_TO_PLAN_ANEW nodes also from groups,
-    as a search of a part of a fleet does. A search of all would take several times as long (decision 173).
     The arguments are those of `make_plan`.
     """
     spans = SpanCosts(plan.costs, plan.workload)
@@ -163,12 +157,13 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
     advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
     if advice.line != plan.predicted.advice:
         return plan
-    line = advice.line
+    line, of_plan = advice.line, (plan.least_stages, plan.seed)
     if advice.change is not None and advice.change.changed is not None:
         fleet, work = advice.change.changed
-        rate, worth = _planned_anew(plan, fleet, plan.costs, work)
-        if worth > advice.change.worth * (1 + WORTHWHILE):
-            line += f"; planned anew with it, {format_rate(rate)} samples/s (worth {format_rate(worth)})"
+        made = planned_anew(plan.clusters, fleet, plan.costs, work, *of_plan)
+        if made is not None and made.objective > advice.change.worth * (1 + WORTHWHILE):
+            rate = format_rate(made.forecast.prediction.samples_per_s)
+            line += f"; planned anew with it, {rate} samples/s (worth {format_rate(made.objective)})"
         else:
             line += "; planned anew with it, no more"
     if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
@@ -179,25 +174,10 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
         line += rarer_rounds.said(plan, planned, most_round)
     if lean_optimizer.may_gain(plan):
         without = lean_optimizer.without_optimizer_state(plan.costs, plan.workload)
-        rate, worth = _planned_anew(plan, plan.fleet, *without)
-        line += lean_optimizer.said(rate, worth) if worth > plan.predicted.objective * (1 + WORTHWHILE) else ""
+        made = planned_anew(plan.clusters, plan.fleet, *without, *of_plan)
+        if made is not None and made.objective > plan.predicted.objective * (1 + WORTHWHILE):
+            line += lean_optimizer.said(made.forecast.prediction.samples_per_s, made.objective)
     return plan if line == advice.line else replace(plan, predicted=replace(plan.predicted, advice=line))
-
-
-def _planned_anew(plan: Plan, fleet: Fleet, costs: ModelCosts, work: Workload) -> tuple[float, float]:
-    """Return the samples/s, and the worth, of a plan of this fleet, model and workload."""
-    spans, fine, least = SpanCosts(costs, work), SpanCosts(costs, work, CUT_POSITIONS), _least_of(plan)
-    memory_fit = MemoryFit(fleet, spans, least)
-    able = tuple(i for i, name in enumerate(fleet.names) if memory_fit.holds_a_unit(name))
-    climber = WholePlans(fleet, spans, PlanWorths(fleet, spans), [fleet.names[i] for i in able], least, few=fine)
-    clusters, _ = climber.improved(plan.clusters, ADVICE_TRIES, plan.seed)
-    found = [Assembler(fleet, spans, fine, least).of_clusters(clusters)]
-    if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
-        problem = SearchProblem(fleet, costs, work, able, least, plan.seed)
-        searched = Search(problem, spans, memory_fit, unheard, within=True).best()
-        found += [] if searched is None else [searched]
-    best = max(found, key=lambda one: one.objective)
-    return best.forecast.prediction.samples_per_s, best.objective
 
 
 def improve_plan(
@@ -216,7 +196,7 @@ def improve_plan(
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
     plan has more of both, and a change that gains by that judgement may gain nothing.
     """
-    fleet, least = plan.fleet, _least_of(plan)
+    fleet, least = plan.fleet, plan.least_stages
     spans = SpanCosts(plan.costs, plan.workload)
     fine = SpanCosts(plan.costs, plan.workload, CUT_POSITIONS)
     memory_fit = MemoryFit(fleet, spans, least)
@@ -276,11 +256,6 @@ def _explained(
     made = with_warm_spares(replace(plan, spares=spares, predicted=predicted))
     validate(made)
     return made
-
-
-def _least_of(plan: Plan) -> int:
-    """Return the stages of a cluster, at the least, in plans of this fleet: a fleet of one node runs one."""
-    return 1 if len(plan.fleet.nodes) == 1 else plan.min_stages
 
 
 def _asked_of(plan: Plan) -> dict[str, object]:

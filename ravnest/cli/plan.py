@@ -100,7 +100,7 @@ def plan(
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     from ravnest.cli.views.plan import plan_document, show_plan
-    from ravnest.cli.views.plan_explained import explanation, of_constraints, show_explanation
+    from ravnest.cli.views.plan_explained import explanation, of_constraints, of_staleness, show_explanation
 
     if as_json:
         document = plan_document(made, output, picture_path)
@@ -112,8 +112,10 @@ def plan(
     show_plan(made, console(), everything=everything)
     if explain:
         show_explanation(made, explained.search, console(), explained.largest_round, explained.relaxed)
-    elif (line := of_constraints(made)) is not None:
-        console().print(line, markup=False, highlight=False)
+    else:
+        for line in (of_staleness(explained.search), of_constraints(made)):
+            if line is not None:
+                console().print(line, markup=False, highlight=False)
     whole = console(soft_wrap=True)
     whole.print(f"\nWrote [bold]{output}[/bold] and its picture [bold]{picture_path}[/bold].")
     command, why = first_try(

@@ -33,8 +33,9 @@ from ravnest.driver.resuming import (
 from ravnest.driver.run_store import DriverState, SessionStart
 from ravnest.driver.stage_setups import check_fingerprint
 from ravnest.errors import InvalidInput, naming
-from ravnest.job.config import Job, differs, job_from_mapping
+from ravnest.job.config import Job, job_from_mapping
 from ravnest.job.initial_weights import WeightsFromSeed
+from ravnest.job.job_of_plan import differs
 from ravnest.job.materials import JobData, capture_job, check_shares, load_data, total_samples
 from ravnest.job.pretrained import PretrainedWeights, pretrained_weights
 from ravnest.planning.workload import check_workload
@@ -103,7 +104,7 @@ def prepare(
     resumed = ResumedRun.load(folder, plan, job) if resume and takes_over is None else None
     for text in () if resumed is None else resumed.notices:
         observer.on(report.NoticeEvent(text))
-    if differs(job, plan.job_file):
+    if differs(job, plan.workload, plan.job_file):
         observer.on(
             report.NoticeEvent(f"{plan.job_file} has changed since the plan was made: the job in the plan counts")
         )

@@ -8,7 +8,7 @@ InvalidInput with a line for each mistake. This module fixes the keys of a job, 
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationError, model_validator
 
@@ -50,7 +50,6 @@ __all__ = [
     "ScheduleConfig",
     "StopConfig",
     "data_of_node",
-    "differs",
     "job_from_mapping",
     "load_job",
 ]
@@ -204,8 +203,9 @@ class Job(Section):
     schedule: Schedule = "async"
     """async, or a synchronous baseline: 1f1b or gpipe, which finish each update before they begin the next."""
 
-    max_staleness: NonNegativeInt = 1
-    """Updates between the weights of a gradient and its use, at most; 0 is synchronous, as 1f1b and gpipe imply."""
+    max_staleness: Annotated[NonNegativeInt | Literal["auto"], Field(union_mode="left_to_right")] = 1
+    """Updates between the weights of a gradient and its use, at most; 0 is synchronous, as 1f1b and gpipe imply. auto:
+    the planner chooses, and writes the number into the plan."""
 
     split_backward: SplitBackward = "auto"
     """Whether stages send input gradients before they compute weight gradients: auto (where it pays; not in 1f1b and
@@ -302,6 +302,13 @@ class Job(Section):
         return self._file if self._file is not None else Path.cwd() / "Job"
 
     @property
+    def staleness_bound(self) -> int:
+        """`max_staleness` as a number. Raises InvalidInput where it is `auto`, which it is until a plan is made."""
+        if self.max_staleness == "auto":
+            raise InvalidInput("is auto, which is for planning: expected a number here", key="max_staleness")
+        return self.max_staleness
+
+    @property
     def references(self) -> tuple[tuple[str, str], ...]:
         """Key and `module:name` of each callable in the user's code that it names."""
         named = [("data.factory", self.data.reference)]
@@ -316,9 +323,9 @@ class Job(Section):
     @model_validator(mode="before")
     @classmethod
     def _imply_no_staleness(cls, data: object) -> object:
-        if isinstance(data, Mapping) and data.get("schedule") in SYNCHRONOUS and "max_staleness" not in data:
-            return {**data, "max_staleness": 0}
-        return data
+        if not isinstance(data, Mapping) or data.get("schedule") not in SYNCHRONOUS:
+            return data
+        return {**data, "max_staleness": 0} if data.get("max_staleness", "auto") == "auto" else data
 
     @model_validator(mode="after")
     def _fits_its_mode(self) -> Self:
@@ -342,7 +349,7 @@ class Job(Section):
                 f"optimizer.schedule.name: {self.optimizer.schedule.name} needs a known end, which a run that"
                 " stops by minutes lacks: use constant, or stop by samples or epochs"
             )
-        in_flight = (self.max_staleness + 1) * self.update_every
+        in_flight = (1 if self.max_staleness == "auto" else self.max_staleness + 1) * self.update_every
         if in_flight > MOST_IN_FLIGHT:
             raise ValueError(
                 f"update_every: (max_staleness + 1) · update_every must be at most {MOST_IN_FLIGHT:,}, not"
@@ -371,19 +378,6 @@ def data_of_node(job: Job, own: NodeData | None) -> Job:
     args = dict(own.args) if own.factory is not None else {**job.data.args, **own.args}
     given = {"factory": own.factory or job.data.factory, "args": args}
     return job.model_copy(update={"data": DataConfig.model_validate({**job.data.model_dump(), **given})})
-
-
-def differs(job: Job, path: str | os.PathLike[str]) -> bool:
-    """Whether the job.yaml from which `job` was read has changed since.
-
-    A file that is gone has not changed, and neither has a module in which a job was made.
-    """
-    if Path(path).suffix not in (".yaml", ".yml") or not Path(path).is_file():
-        return False
-    try:
-        return load_job(path) != job
-    except InvalidInput:
-        return True
 
 
 def job_from_mapping(mapping: Mapping[str, object], path: str | None = None, under: str = "") -> Job:

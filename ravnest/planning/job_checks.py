@@ -4,7 +4,7 @@ In: a job, and its model or its capture. Out: nothing, or an InvalidInput that n
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +86,14 @@ def check_optimizer(job: Job, job_file: str | Path, model: nn.Module) -> None:
             except InvalidInput as error:
                 message = f"cannot train {name!r}: {error.message}"
                 raise InvalidInput(message, path=str(job_file), key="optimizer") from None
+
+
+def of_loaded_weights(job: Job, sources: Sequence[str]) -> str:
+    """What the user should know whose factory loads weights."""
+    if job.initial_weights is not None:
+        return f"model.factory loads weights ({sources[0]}), and initial_weights takes their place"
+    return (
+        f"model.factory loads weights ({sources[0]}): training starts from them. Each start of a run loads them again,"
+        " with the whole model in memory. Named in initial_weights instead, they are checked by name, and each stage is"
+        " sent its own"
+    )

@@ -26,10 +26,12 @@ from cluster_planner import (
     NoFeasiblePlan,
     Plan,
     Step,
+    Workload,
     format_count,
     make_plan,
     most_of_a_round,
     with_advice_planned,
+    with_best_staleness,
     without_constraints,
 )
 from ravnest.errors import InvalidInput, naming
@@ -37,6 +39,7 @@ from ravnest.free_memory import free_bytes
 from ravnest.job.config import Job
 from ravnest.job.experts_table import check_experts, experts_stand_in
 from ravnest.job.initial_weights import WeightsFromSeed
+from ravnest.job.job_of_plan import as_planned
 from ravnest.job.materials import (
     JobData,
     capture_job,
@@ -48,7 +51,7 @@ from ravnest.job.materials import (
     total_samples,
 )
 from ravnest.job.pretrained import pretrained_weights
-from ravnest.planning.job_checks import check_buffers, check_optimizer, check_sample, run_once
+from ravnest.planning.job_checks import check_buffers, check_optimizer, check_sample, of_loaded_weights, run_once
 from ravnest.planning.kept_checks import (
     CheckedModel,
     KeptChecks,
@@ -172,15 +175,13 @@ def prepare_plan(
     step(f"planning for {format_count(len(fleet.nodes), 'node')}")
     costs, work = found.costs.with_traffic(fleet.flops_per_byte), workload(job, found.reading_s, data.workers)
     check_warmup(job, job_path, most_samples(job, fleet, costs, work), at_least)
-    with (
-        _told_what_forbids_cuts(found.whole_because),
-        nullcontext() if fleet_path is None else naming(fleet_path, "nodes"),
-    ):
-        plan = make_plan(
+
+    def planned(work: Workload) -> Plan:
+        return make_plan(
             fleet,
             costs,
             work,
-            job=job.model_dump(mode="json"),
+            job=as_planned(job, work).model_dump(mode="json"),
             job_file=str(job_path),
             seed=seed,
             min_stages=min_stages,
@@ -188,7 +189,14 @@ def prepare_plan(
             trained_s=trained_s,
             progress=searched.append,
         )
-    plan = replace(plan, data=of_data)
+
+    with (
+        _told_what_forbids_cuts(found.whole_because),
+        nullcontext() if fleet_path is None else naming(fleet_path, "nodes"),
+    ):
+        auto = job.max_staleness == "auto"
+        plan = with_best_staleness(planned, work, searched.append) if auto else planned(work)
+    plan, job = replace(plan, data=of_data), as_planned(job, plan.workload)
     check_shares(job, job_path, plan, data.train)
     tried = _tried(plan, job, data, extent, found, live, step)
     found = replace(found, tried=(*found.tried, *tried))
@@ -258,7 +266,7 @@ def _checked(
         from_seed = WeightsFromSeed(job, job_path)
         tried = tried_model(job, job_path, shape, extent, free_bytes(), from_seed)
     if sources := [*loaded.sources, *pretrained_sources(shape if tried is None else tried.model)]:
-        warn(_of_loaded_weights(job, sources))
+        warn(of_loaded_weights(job, sources))
     check_optimizer(job, job_path, shape)
     if tried is None:
         warn("--check none: neither the model nor its stages were tried; what is wrong with them shows in the run")
@@ -352,17 +360,6 @@ def _try_other_cuts(plan: Plan, job: Job, data: JobData, extent: Check, step: Ca
         return _try(plan, job, live, step, units=True)
     except InvalidInput:  # some cut, and perhaps none of this plan's
         return _try(plan, job, live, step)
-
-
-def _of_loaded_weights(job: Job, sources: Sequence[str]) -> str:
-    """What the user should know whose factory loads weights."""
-    if job.initial_weights is not None:
-        return f"model.factory loads weights ({sources[0]}), and initial_weights takes their place"
-    return (
-        f"model.factory loads weights ({sources[0]}): training starts from them. Each start of a run loads them again,"
-        " with the whole model in memory. Named in initial_weights instead, they are checked by name, and each stage is"
-        " sent its own"
-    )
 
 
 @contextmanager

@@ -43,7 +43,7 @@ _OF_THE_JOB = {
 
 
 def workload(job: Job, reading_s: float = 0.0, readers: int = 0) -> Workload:
-    """The parts of a job that change its cost.
+    """The parts of a job that change its cost; without staleness where the planner has yet to choose it.
 
     `reading_s`: the seconds in which a process reads a micro-batch. `readers`: the processes that read ahead in each
     first and last stage.
@@ -51,7 +51,7 @@ def workload(job: Job, reading_s: float = 0.0, readers: int = 0) -> Workload:
     return Workload(
         micro_batch=job.micro_batch,
         update_every=job.update_every,
-        max_staleness=job.max_staleness,
+        max_staleness=0 if job.max_staleness == "auto" else job.max_staleness,
         average_every=job.average_every,
         max_lag=job.max_lag,
         optimizer_state_bytes_per_parameter_byte=state_bytes_per_parameter_byte(job.optimizer),
@@ -104,6 +104,9 @@ def check_job_of_plan(plan: Plan, path: str | Path) -> None:
 
 def check_workload(plan: Plan, job: Job, path: str | Path) -> None:
     """Raises InvalidInput where the plan, which was read from `path`, was made for another workload than its job's."""
+    if job.max_staleness == "auto":
+        message = f"is auto, but a plan has a number: plan again, or write {plan.workload.max_staleness}"
+        raise InvalidInput(message, path=str(path), key="job.max_staleness")
     planned, wanted = plan.workload, workload(job)
     for name, source in _OF_THE_JOB.items():
         found, expected = getattr(planned, name), getattr(wanted, name)

@@ -16,6 +16,7 @@ from ravnest.checkpoints.weight_files import WeightFiles, open_weights
 from ravnest.driver.checkpoint_collector import parts_of_checkpoint
 from ravnest.errors import InvalidInput
 from ravnest.job.config import Job, job_from_mapping, load_job
+from ravnest.job.job_of_plan import as_planned
 from ravnest.results.run_state import find_run
 
 
@@ -41,7 +42,7 @@ def open_run(path: Path, job_path: Path | None = None) -> TrainedRun:
         folder = RunFolder(find_run(path))
     plan = load_plan(folder.plan, has_run=True)
     if job_path is not None:
-        return TrainedRun(folder, plan, load_job(job_path), str(job_path.resolve()))
+        return TrainedRun(folder, plan, as_planned(load_job(job_path), plan.workload), str(job_path.resolve()))
     job = job_from_mapping(plan.job, path=str(folder.plan), under="job.")
     if not Path(plan.job_file).parent.is_dir():
         message = f"the job's folder {Path(plan.job_file).parent} is gone: name job.yaml where it lies now with --job"

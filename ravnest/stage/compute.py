@@ -73,7 +73,7 @@ class StageCompute:
         taught = "experts of others would be taught twice" if asks_experts(setup.program) else None
         self.splitter = Splitter(taught) if setup.shape.room else None
         """Splits backwards; None where they are never split."""
-        self.tied = TiedParameters(setup.tied, weights, setup.job.update_every, setup.job.max_staleness)
+        self.tied = TiedParameters(setup.tied, weights, setup.job.update_every, setup.job.staleness_bound)
         self._losses: list[float] = []
         self._samples_since_snapshot = 0
         self._sums: dict[int, EvaluationSums] = {}

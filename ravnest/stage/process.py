@@ -156,7 +156,7 @@ class StageProcess:
 
 def _bound(setup: StageSetup, host: str) -> ZmqEndpoint:
     """The endpoint of a stage, which listens from now on."""
-    window = (setup.job.max_staleness + 1) * setup.job.update_every
+    window = (setup.job.staleness_bound + 1) * setup.job.update_every
     return ZmqEndpoint(
         setup.name,
         codec=m.codec(),

@@ -226,7 +226,7 @@ class StageSetup:
             stages=self.place.stages,
             index=self.index,
             update_every=job.update_every,
-            max_staleness=job.max_staleness,
+            max_staleness=job.staleness_bound,
             window=self.bounds.window,
             max_lag=job.max_lag,
             clip=job.optimizer.clip_norm is not None,

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from cluster_planner import (
     MOST_NODES_TO_PLAN_ANEW,
+    STALENESS_PHASE,
     ConstraintCosts,
     Plan,
     Step,
@@ -53,6 +54,12 @@ def of_constraints(plan: Plan) -> str | None:
     else:
         see = "`ravnest plan --explain` plans without each"
     return f"\nThe bound heeds no constraints of nodes.yaml: to see what they cost, {see}."
+
+
+def of_staleness(steps: Sequence[Step]) -> str | None:
+    """Returns which max_staleness the planner chose, and why; None where the job has a number."""
+    said = [step.words for step in steps if step.phase == STALENESS_PHASE]
+    return f"\nmax_staleness: {said[-1]}." if said else None
 
 
 def explanation(

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner import Fleet, ModelCosts, Node, Plan, Workload, make_plan, planner
+from cluster_planner import MOST_NODES_TO_PLAN_ANEW, Fleet, ModelCosts, Node, Plan, Workload, make_plan, planner
 from cluster_planner.inputs.constraints import Constraints, Pin
-from cluster_planner.planner import MOST, MOST_NODES_TO_PLAN_ANEW, ConstraintCosts, has_constraints
+from cluster_planner.planner import MOST, ConstraintCosts, has_constraints
 
 Planned = Callable[..., Plan]
 

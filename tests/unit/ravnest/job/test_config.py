@@ -11,7 +11,7 @@ from torch.nn import functional
 from cluster_planner import NodeData
 from ravnest.errors import InvalidInput
 from ravnest.job import config
-from ravnest.job.config import DataConfig, Job, data_of_node, differs, job_from_mapping, load_job
+from ravnest.job.config import DataConfig, Job, data_of_node, job_from_mapping, load_job
 from tests.support.jobs import tiny
 from tests.support.local import tiny_job
 
@@ -261,16 +261,15 @@ def test_load_job_names_the_file_and_every_fault(tmp_path):
     assert second == f"{path}: los: is not a known key; did you mean 'loss'?"
 
 
-def test_a_job_file_that_was_edited_since_planning_is_noticed(tmp_path):
-    job = job_from_mapping(LEAST)
-    path = tmp_path / "job.yaml"
-    assert not differs(job, str(path))  # gone: the plan is complete in itself
-    path.write_text(json.dumps(job.model_dump(mode="json")))
-    assert not differs(job, str(path))
-    path.write_text(json.dumps({**job.model_dump(mode="json"), "seed": job.seed + 1}))
-    assert differs(job, str(path))
-    path.write_text("model: [")
-    assert differs(job, str(path))
+def test_the_planner_may_be_left_to_choose_the_staleness():
+    job = job_from_mapping({**LEAST, "max_staleness": "auto"})
+    assert job.max_staleness == "auto"
+    assert job_from_mapping(job.model_dump(mode="json")) == job
+    with pytest.raises(InvalidInput, match="max_staleness: is auto"):
+        _ = job.staleness_bound
+    assert job_from_mapping({**LEAST, "max_staleness": "auto", "schedule": "1f1b"}).max_staleness == 0
+    assert "max_staleness: " in (said := fault(max_staleness="soon"))
+    assert "auto" in said
 
 
 def test_a_fault_in_a_plan_s_job_is_told_at_its_key_there():

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan
+from ravnest.cli.views.plan_explained import of_staleness
 from ravnest.job.config import StopConfig, load_job
 from ravnest.planning import prepare_plan as planning
+from ravnest.planning.workload import check_job_of_plan
 from tests.support.local import job_in
 
 JOB = Path(__file__).parents[3] / "support" / "jobs" / "job.yaml"
@@ -79,7 +81,9 @@ def flat():
 """
 
 
-def planned(folder: Path, factory: str, memory_bytes: int, warn: list[str]) -> planning.ExplainedPlan:
+def planned(
+    folder: Path, factory: str, memory_bytes: int, warn: list[str], **changes: object
+) -> planning.ExplainedPlan:
     (folder / "code_that_is_whole.py").write_text(CODE)
     job = job_in(
         folder,
@@ -88,6 +92,7 @@ def planned(folder: Path, factory: str, memory_bytes: int, warn: list[str]) -> p
         micro_batch=4,
         optimizer={"name": "sgd", "lr": 0.1},
         stop={"samples": 96},
+        **changes,
     )
     node = Node(name="a", flops_per_s=1e9, memory_bytes=memory_bytes, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
     return planning.prepare_plan(Fleet((node,)), job, step=lambda words: None, warn=warn.append)
@@ -133,3 +138,13 @@ def test_what_a_model_that_needs_or_loads_values_costs_is_said(tmp_path: Path) -
     assert "model.factory loads weights (Whole.load_state_dict)" in said[0]
     assert "initial_weights" in said[0]
     assert "captured with its weights in memory" in said[1]
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_a_staleness_that_is_left_to_the_planner_is_a_number_in_the_plan(tmp_path: Path) -> None:
+    explained = planned(tmp_path, "Whole", 1 << 30, [], max_staleness="auto")
+    plan = explained.plan
+    assert plan.workload.max_staleness == plan.job["max_staleness"] == 1
+    check_job_of_plan(plan, "plan.yaml")
+    assert of_staleness(explained.search) == f"\nmax_staleness: {explained.search[-1].words}."
+    assert explained.search[-1].words.startswith("1 is chosen")

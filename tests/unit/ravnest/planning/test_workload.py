@@ -82,3 +82,10 @@ def test_each_unit_is_told_what_its_optimizer_keeps():
         assert unit == replace(captured.units[number], optimizer_bytes=state_bytes(job.optimizer, specs))
     assert 0 < sum(unit.optimizer_bytes for unit in found.units) < captured.costs.parameter_bytes
     assert found.fingerprint == captured.costs.fingerprint
+
+
+def test_a_plan_whose_job_leaves_the_staleness_open_is_refused():
+    _, plan = setups_of(tiny_job())
+    plan = replace(plan, workload=workload(tiny_job()))
+    with pytest.raises(InvalidInput, match=r"^plan\.yaml: job\.max_staleness: is auto, but a plan has a number"):
+        check_workload(plan, tiny_job(max_staleness="auto"), "plan.yaml")
