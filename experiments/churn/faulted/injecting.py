@@ -82,6 +82,7 @@ def _happens(run: FaultedRun, fault: Fault, machines: Machines) -> Record:
         _after_end(run, record, began_s)
     lost = run.since(began_s, "lost")
     record["lost"] = [one["samples"] for one in lost]
+    record["since_checkpoint"] = [one["samples"] for one in run.since(began_s, "restarted")]
     record["silent_s"] = [one["silent_s"] for one in lost]
     record["events"] = [one["kind"] for one in run.since(began_s, "restarted", "taken_over", "not_saved", "suspected")]
     if not record["hung"] and not record["over"] and target:

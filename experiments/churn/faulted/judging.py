@@ -103,12 +103,20 @@ def _kinds(faults: Sequence[Record]) -> Table:
                 sum(bool(one["ended"]) for one in mine),
                 sum(len(one["lost"]) for one in mine),
                 sum(samples for one in mine for samples in one["lost"]),
+                _since_checkpoints(mine),
                 events.count("restarted"),
                 events.count("taken_over"),
             ]
         )
-    columns = ("fault", "injected", "hung", "ended the command", "clusters lost", "samples lost", "begun again")
-    return Table("What they cost", (*columns, "taken over"), rows)
+    columns = ("fault", "injected", "hung", "ended the command", "clusters lost", "samples lost with them")
+    again = ("samples since the checkpoint, where begun again", "begun again", "taken over")
+    return Table("What they cost", (*columns, *again), rows)
+
+
+def _since_checkpoints(faults: Sequence[Record]) -> Cell:
+    """The samples that were made after the checkpoints from which runs began again; None where no run told them."""
+    told = [samples for one in faults for samples in one.get("since_checkpoint", ())]
+    return sum(told) if any("since_checkpoint" in one for one in faults) else None
 
 
 def _told(faults: Iterable[Record], ends: Iterable[Record]) -> list[str]:

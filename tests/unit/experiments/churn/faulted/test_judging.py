@@ -37,3 +37,11 @@ def test_each_that_hung_or_ended_is_named_and_seconds_stand_by_kind_and_moment()
     )
     assert part.notes == ["so", "fault 2 (cut at training, c0.s1) hung the run."]
     assert part.tables[0].rows[0][:3] == ["kill", None, "16.0 (20.0, 2)"]
+
+
+def test_what_was_made_after_a_checkpoint_is_counted_where_runs_told_it() -> None:
+    (row, *_), (again, *_) = (
+        judged(faults, quick=True, note="").tables[1].rows
+        for faults in ([fault(0)], [fault(0), fault(0, since_checkpoint=[700, 20])])
+    )
+    assert (row[6], again[6]) == (None, 720)
