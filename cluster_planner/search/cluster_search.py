@@ -13,7 +13,6 @@ The best plan worked out is kept. Each step is told (steps.py), for those who wa
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
 
@@ -34,11 +33,9 @@ from cluster_planner.search.moved_cuts import with_moved_cuts
 from cluster_planner.search.partitions import best_partitions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.stage_groups import orders_across
-from cluster_planner.search.starting_groups import RESTARTS
+from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
-
-EVERY_K = 8
 
 LARGEST_MEAN = 12
 """In parts of the fleet, numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot
@@ -84,9 +81,9 @@ FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 PART_STARTS = 2
 """The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
 
-PARTS_SEARCHED = 3
-"""The number of parts of a fleet of up to FEW_NODES nodes that are searched by themselves, beside those of up to
-EXHAUSTIVE_NODES nodes: those whose groupings are worth most.
+PARTS_SEARCHED, MOST_IN_PARTS = 3, 40
+"""So many parts of a fleet of up to MOST_IN_PARTS nodes are searched by themselves (one less of more than FEW_NODES),
+beside those of up to EXHAUSTIVE_NODES nodes: those whose groupings are worth most.
 """
 
 ACROSS, MOST_ACROSS = 4, 250
@@ -107,16 +104,19 @@ TRIES_IN_BLOCKS = 150
 Starts: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
 """What groups are estimated to be worth, and the groups, the best first."""
 
+Parts: TypeAlias = list[tuple[float, str, Group]]
+"""What parts of the fleet are worth by what is known of them, in words, and their nodes."""
+
 
 class Search:
-    """One search for clusters, which `best` runs. `within`: whether it is one of a part of the fleet, within
-    the search of all; such a search looks at no parts of its own, and climbs less.
+    """One search for clusters, which `best` runs. `levels`: of parts that are searched by themselves, of which the
+    best is searched with one level less. With 0 it looks at no parts, as of a part of the fleet, and climbs less.
     """
 
     def __init__(
-        self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell, *, within: bool = False
+        self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell, *, levels: int = 2
     ) -> None:
-        self._problem, self._tell, self._within = problem, tell, within
+        self._problem, self._tell, self._levels = problem, tell, levels
         self._context = SearchContext(problem, memory_fit)
         self._rules = problem.fleet.rules
         self._assembler = Assembler(problem.fleet, spans, self._context.few, problem.least)
@@ -134,22 +134,23 @@ class Search:
             self._alone()
             self._climb()
             return self._best
-        starts = self._grouped(able, _counts(len(able), self._problem.least), RESTARTS, "k-means")
+        starts = self._grouped(able, counts_to_try(len(able), self._problem.least), RESTARTS, "k-means")
         if len(able) <= EXHAUSTIVE_NODES:
             self._locally(starts)
             self._all_partitions()
             return self._best
         few = min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))
-        near = self._keep("k-means", self._likely(starts, few) if self._are_alike() else self._promising(starts, few))
+        alike = len(able) > FEW_NODES and self._problem.is_alike(ALIKE)
+        near = self._keep("k-means", self._likely(starts, few) if alike else self._promising(starts, few))
         if len(able) <= FEW_NODES:
             self._locally(starts)
             self._across()
         elif self._across() <= near * STARVING:
             self._locally(starts)
         self._alone()
-        if not self._within:
-            self._parts()
+        likely = self._parts() if self._levels else []
         self._climb()
+        self._parts_again(likely)
         return self._best
 
     def _locally(self, starts: Starts) -> None:
@@ -176,13 +177,6 @@ class Search:
         for score, groups in starts:
             if score >= share * self._best_objective or len(groups) <= few:
                 yield groups
-
-    def _are_alike(self) -> bool:
-        """Say whether these are many nodes of about the same speed and memory, so that pipelines use all of them."""
-        arrays, able = self._problem.fleet.arrays, list(self._problem.able)
-        return len(able) > FEW_NODES and all(
-            of_nodes[able].min() >= ALIKE * of_nodes[able].max() for of_nodes in (arrays.flops_per_s, arrays.room_bytes)
-        )
 
     def _likely(self, starts: Starts, few: int) -> list[tuple[Group, ...]]:
         """Return those that are worth most, roughly, with pipelines along short tours. Such that are estimated to be
@@ -238,35 +232,51 @@ class Search:
             if self._memory_fit.holds([node.name]):
                 self._keep("one node", [((i,),)], node.name)
 
-    def _parts(self) -> None:
-        """Offer plans of parts of the fleet: of each those with the numbers of clusters that are estimated to be best,
-        and of small and of promising ones what a search by themselves finds; of those none whose bound is not above
-        the best plan.
+    def _parts(self) -> Parts:
+        """Offer plans of parts of the fleet whose bound is above the best plan: of each a few groupings, and of small
+        and of promising ones what a search by themselves finds. Return the larger ones that are worth most.
         """
         problem = self._problem
         few = len(problem.able) <= FEW_NODES
         count, step = (PART_STARTS, 1) if few else (1, 2)
-        larger: list[tuple[float, str, Group]] = []
+        larger: Parts = []
         for words, nodes in parts_of(problem.fleet, problem.able):
             if not self._rules.pinned <= set(nodes):
                 continue
             if best_possible(problem.fleet, self._spans, nodes, problem.least) <= self._best_objective:
                 continue
-            starts = self._grouped(nodes, islice(_counts(len(nodes), problem.least), 0, None, step), 1)
+            starts = self._grouped(nodes, islice(counts_to_try(len(nodes), problem.least), 0, None, step), 1)
             worth = self._keep("parts", islice(self._promising(starts, FEW_OF_PARTS), count), words)
-            if len(nodes) > EXHAUSTIVE_NODES:
+            if len(nodes) > EXHAUSTIVE_NODES or self._levels == 1:
                 larger.append((worth, words, nodes))
             elif few or worth >= HOPEFUL * self._best_objective:
                 self._part(words, nodes)
-        if few:
-            for _, words, nodes in sorted(larger, key=lambda one: -one[0])[:PARTS_SEARCHED]:
-                self._part(words, nodes)
+        likely = [] if len(problem.able) > MOST_IN_PARTS else sorted(larger, key=lambda one: -one[0])[:PARTS_SEARCHED]
+        return [(self._part(words, nodes), words, nodes) for _, words, nodes in likely] if few else likely[:-1]
 
-    def _part(self, words: str, nodes: Group) -> None:
-        """Offer what a search of these nodes by themselves finds."""
-        part = Search(replace(self._problem, able=nodes), self._spans, self._memory_fit, unheard, within=True)
+    def _parts_again(self, likely: Parts) -> None:
+        """Search the best of these parts once more, with parts of its own, and climb from what is worth more then. With
+        more than FEW_NODES nodes they are searched only now, so that climbing has begun with plans of the whole.
+        """
+        before, self._pool = self._best_objective, {}
+        if len(self._problem.able) > FEW_NODES:
+            likely = [(self._part(words, nodes), words, nodes) for _, words, nodes in likely]
+        if likely and self._levels > 1:
+            _, words, nodes = max(likely, key=lambda one: one[0])
+            self._part(words, nodes, self._levels - 1)
+        if self._best_objective > before:
+            self._climb()
+
+    def _part(self, words: str, nodes: Group, levels: int = 0) -> float:
+        """Offer what a search of these nodes by themselves finds, and return what it is worth: as of a fleet that has
+        no others, so that as much is found as with that fleet.
+        """
+        problem = self._problem.of_part(nodes)
+        memory_fit = MemoryFit(problem.fleet, self._spans, problem.least)
+        part = Search(problem, self._spans, memory_fit, unheard, levels=levels)
         if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
-            self._offer("parts", found.clusters, words)
+            return self._offer("parts", found.clusters, words)
+        return 0.0
 
     def _across(self) -> float:
         """Offer plans whose stages are groups of neighbours; return the most that one is worth. Rules are about
@@ -276,7 +286,7 @@ class Search:
         if self._rules.are_any:
             return 0.0
         names = problem.fleet.names
-        every = _counts(len(problem.able), problem.least)
+        every = counts_to_try(len(problem.able), problem.least)
         # Of many clusters neighbouring numbers differ little.
         some = every if len(problem.able) <= FEW_NODES else [k for i, k in enumerate(every) if k <= EVERY_K or i % 2]
         counts = [k for k in some if k >= self._rules.min_clusters]
@@ -299,7 +309,7 @@ class Search:
         climber = WholePlans(problem.fleet, self._spans, self._worths, names, problem.least, few=self._context.fine)
         count = len(names)
         large = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
-        tries = (TRIES if count <= FEW_NODES else large) // (4 if self._within else 1)
+        tries = (TRIES if count <= FEW_NODES else large) // (1 if self._levels else 4)
         if self._best is not None:
             self._remember(self._best_objective, self._best.clusters)
         first = [
@@ -388,12 +398,3 @@ class Search:
 def _about(worth: float) -> float:
     """Return what plans that differ by names and equal nodes only have in common."""
     return float(f"{worth:.6g}")
-
-
-def _counts(nodes: int, least: int) -> Iterator[int]:
-    """Return the numbers of clusters to try, from many to few: each up to EVERY_K, then a quarter more each time."""
-    counts, k = [], 1
-    while k <= nodes // least:
-        counts.append(k)
-        k = k + 1 if k < EVERY_K else k + k // 4
-    return reversed(counts)

@@ -6,6 +6,7 @@ region, and without its slowest nodes, by speed and by links. In: a fleet. Out: 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.search.estimates import Group
@@ -24,6 +25,18 @@ def parts_of(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
         if part not in seen:
             seen.add(part)
             yield words, part
+
+
+def as_fleet(fleet: Fleet, nodes: Group) -> Fleet:
+    """Return these nodes as a fleet that has no others."""
+    own = tuple(fleet.nodes[i] for i in nodes)
+    names, regions = {node.name for node in own}, {node.region for node in own}
+    return replace(
+        fleet,
+        nodes=own,
+        links=tuple(link for link in fleet.links if {link.a, link.b} <= names),
+        regions=tuple(link for link in fleet.regions if {link.a, link.b} <= regions),
+    )
 
 
 def _by_region(fleet: Fleet, nodes: Group) -> list[tuple[str, Group]]:

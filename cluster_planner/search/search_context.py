@@ -6,9 +6,10 @@ large_fleets.py.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster_planner.formatting import format_count
+from cluster_planner.inputs.constraints import UNCONSTRAINED
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
@@ -16,6 +17,7 @@ from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.search.arcs import arcs_of, open_tour
 from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
+from cluster_planner.search.fleet_parts import as_fleet
 from cluster_planner.search.local_search import LocalSearch, Score, Totals
 from cluster_planner.search.starting_groups import embed, group_nodes, regrouped
 
@@ -42,6 +44,23 @@ class SearchProblem:
     able: Group
     least: int
     seed: int
+
+    def of_part(self, nodes: Group) -> "SearchProblem":
+        """Return the problem of these nodes by themselves: of a fleet that has no others, where nothing is said of
+        which nodes may be together.
+        """
+        if self.fleet.rules.are_any or self.fleet.constraints != UNCONSTRAINED:
+            return replace(self, able=nodes)
+        return replace(self, fleet=as_fleet(self.fleet, nodes), able=tuple(range(len(nodes))))
+
+    def is_alike(self, share: float) -> bool:
+        """Say whether the slowest node is this part of the fastest, or more, and the same of memory: then pipelines use
+        all of them.
+        """
+        arrays, able = self.fleet.arrays, list(self.able)
+        return all(
+            of_nodes[able].min() >= share * of_nodes[able].max() for of_nodes in (arrays.flops_per_s, arrays.room_bytes)
+        )
 
 
 class SearchContext:

@@ -13,7 +13,7 @@ must run. These take the nearest nodes that may join them, first of those that n
 spare. Nodes that are left over belong to nobody. This is the only module that imports scikit-learn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -41,7 +41,18 @@ NOISE = 1e-3
 
 RESTARTS = 4
 
+EVERY_K = 8
+
 Answer = Callable[[Group], bool]
+
+
+def counts_to_try(nodes: int, least: int) -> Iterator[int]:
+    """Return the numbers of clusters to try, from many to few: each up to EVERY_K, then a quarter more each time."""
+    counts, k = [], 1
+    while k <= nodes // least:
+        counts.append(k)
+        k = k + 1 if k < EVERY_K else k + k // 4
+    return reversed(counts)
 
 
 def embed(fleet: Fleet, names: Sequence[str]) -> Floats:

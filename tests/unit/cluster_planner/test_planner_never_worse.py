@@ -109,7 +109,9 @@ def test_no_region_and_no_node_of_a_larger_fleet_is_worth_more(
     everyone = tuple(range(count))
     parts = [(words, part) for words, part in parts_of(fleet, everyone) if words.endswith("alone")]
     if count <= FEW_NODES:
-        parts += [(words, part) for words, part in parts_of(fleet, everyone) if "the slowest" in words]
+        parts += [
+            (words, part) for words, part in parts_of(fleet, everyone) if "the slowest" in words or "75%" in words
+        ]
     parts += [(fleet.names[i], (i,)) for i in everyone if least == 1]
     for words, part in parts:
         assert worth(part_of(fleet, part)) <= whole * (1 + 1e-9), words

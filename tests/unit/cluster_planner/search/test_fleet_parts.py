@@ -1,7 +1,8 @@
 from collections.abc import Callable
 
 from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.search.fleet_parts import MOST_REGIONS, parts_of
+from cluster_planner.inputs.links import Link, RegionLink
+from cluster_planner.search.fleet_parts import MOST_REGIONS, as_fleet, parts_of
 
 
 def test_parts_are_regions_and_the_fastest_nodes(make_node: Callable[..., Node]) -> None:
@@ -36,3 +37,13 @@ def test_of_very_many_regions_none_is_a_part(make_node: Callable[..., Node]) -> 
     nodes = tuple(make_node(f"n{i}", region=f"r{i}") for i in range(MOST_REGIONS + 1))
     found = parts_of(Fleet(nodes), tuple(range(len(nodes))))
     assert all("fastest" in words or "slowest" in words for words, _ in found)
+
+
+def test_a_part_is_a_fleet_with_its_own_links_only(make_node: Callable[..., Node]) -> None:
+    nodes = tuple(make_node(f"n{i}", region=region) for i, region in enumerate("xxyz"))
+    links = (Link("n0", "n1", 0.001, 1e7), Link("n1", "n2", 0.02, 1e6))
+    regions = (RegionLink("x", "x", 0.002, 1e7), RegionLink("x", "y", 0.03, 1e6), RegionLink("x", "z", 0.04, 1e6))
+    part = as_fleet(Fleet(nodes, links, regions), (0, 1, 3))
+    assert part.names == ("n0", "n1", "n3")
+    assert part.links == links[:1]
+    assert part.regions == (regions[0], regions[2])

@@ -1,8 +1,10 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from cluster_planner import Fleet, ModelCosts, Workload
+from cluster_planner.inputs.constraints import Constraints
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits
@@ -58,3 +60,12 @@ def test_arcs_that_do_not_hold_the_model_are_left_out(
     problem = SearchProblem(home, make_model(), make_workload(), tuple(range(len(home.nodes))), 2, 0)
     fit = MemoryFit(home, SpanCosts(problem.costs, problem.work), 2)
     assert list(SearchContext(problem, fit).groupings(problem.able, len(home.nodes), 2)) == []
+
+
+def test_the_problem_of_a_part_has_no_other_nodes_unless_there_are_constraints(given: SearchContext) -> None:
+    problem = given.problem
+    part = problem.of_part((1, 3))
+    assert (part.fleet.names, part.able) == ((problem.fleet.names[1], problem.fleet.names[3]), (0, 1))
+    bound = replace(problem, fleet=replace(problem.fleet, constraints=Constraints(min_clusters=2)))
+    part = bound.of_part((1, 3))
+    assert (part.fleet, part.able) == (bound.fleet, (1, 3))
