@@ -251,8 +251,9 @@ class Search:
                 larger.append((worth, words, nodes))
             elif few or worth >= HOPEFUL * self._best_objective:
                 self._part(words, nodes)
-        likely = [] if len(problem.able) > MOST_IN_PARTS else sorted(larger, key=lambda one: -one[0])[:PARTS_SEARCHED]
-        return [(self._part(words, nodes), words, nodes) for _, words, nodes in likely] if few else likely[:-1]
+        most = 0 if len(problem.able) > MOST_IN_PARTS else PARTS_SEARCHED if few else PARTS_SEARCHED - 1
+        likely = sorted(larger, key=lambda one: -one[0])[:most]
+        return [(self._part(words, nodes), words, nodes) for _, words, nodes in likely] if few else likely
 
     def _parts_again(self, likely: Parts) -> None:
         """Search the best of these parts once more, with parts of its own, and climb from what is worth more then. With
@@ -282,10 +283,9 @@ class Search:
         """Offer plans whose stages are groups of neighbours; return the most that one is worth. Rules are about
         clusters, so where there are any there are no such plans.
         """
-        problem, context = self._problem, self._context
+        problem, context, names = self._problem, self._context, self._problem.fleet.names
         if self._rules.are_any:
             return 0.0
-        names = problem.fleet.names
         every = counts_to_try(len(problem.able), problem.least)
         # Of many clusters neighbouring numbers differ little.
         some = every if len(problem.able) <= FEW_NODES else [k for i, k in enumerate(every) if k <= EVERY_K or i % 2]
