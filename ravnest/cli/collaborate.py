@@ -52,7 +52,9 @@ def start(
     ] = None,
     link_mbit: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Of this machine's link, each way, in Mbit/s; without it, what is measured."),
+        typer.Option(
+            min=0.1, max=1e6, help="Of this machine's link, each way, in Mbit/s; without it, what is measured."
+        ),
     ] = None,
 ) -> None:
     """Be the backbone of a collaboration until the job's end. Ctrl-C saves the state; --resume goes on from it."""

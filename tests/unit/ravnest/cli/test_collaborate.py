@@ -171,6 +171,14 @@ def test_what_a_backbone_says_does_nothing_to_a_terminal(tmp_path: Path, monkeyp
     assert told.stdout.splitlines()[0] == "192.0.2.1:7800: ?]0;title?; trying again"
 
 
+@pytest.mark.parametrize("rate", ["0", "nan", "inf", "1e10"])
+def test_a_link_that_is_none_is_refused_before_others_are_told_of_it(rate: str, tmp_path: Path) -> None:
+    words = ["collaborate", "start", str(tmp_path / "job.yaml"), "--listen", "127.0.0.1:0", "--link-mbit", rate]
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, InvalidInput)
+    assert error.key == "--link-mbit"
+
+
 @pytest.fixture
 def invited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The words of a volunteer whose model several machines hold; nothing is dialled, and no process is started."""
