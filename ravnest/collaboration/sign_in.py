@@ -72,12 +72,14 @@ def require_name(name: str) -> None:
         raise InvalidInput(f"expected up to {MOST_NAME} printable characters, and no #", key="--name")
 
 
-def sign_in(member: Member, lines: Lines, line: int, now: Callable[[], float]) -> tuple[Trainer, list[LineEvent]]:
+def sign_in(
+    member: Member, lines: Lines, line: int, now: Callable[[], float], stop: Callable[[], bool] = lambda: False
+) -> tuple[Trainer, list[LineEvent]]:
     """Return the trainer of the code that was sent, and events that have come and were not looked at.
 
-    Raises RavnestError when this leads to nothing.
+    Raises RavnestError when this leads to nothing, or `stop` says so.
     """
-    said = _Words(lines, line, now)
+    said = _Words(lines, line, now, stop)
     challenge = said.next(ChallengeMessage)
     assert isinstance(challenge, ChallengeMessage)
     if challenge.protocol != PROTOCOL:
@@ -111,14 +113,16 @@ def sign_in(member: Member, lines: Lines, line: int, now: Callable[[], float]) -
 class _Words:
     """What the backbone says, one by one."""
 
-    def __init__(self, lines: Lines, line: int, now: Callable[[], float]) -> None:
-        self._lines, self._line, self._now = lines, line, now
+    def __init__(self, lines: Lines, line: int, now: Callable[[], float], stop: Callable[[], bool]) -> None:
+        self._lines, self._line, self._now, self._stop = lines, line, now, stop
         self.waiting: list[LineEvent] = []
 
     def next(self, *kinds: type[Message]) -> Message:
         """The next message, which is of one of these kinds. Raises RavnestError for any other, or none in time."""
         deadline_s = self._now() + ANSWER_S
         while not self.waiting:
+            if self._stop():
+                raise RunFailed("stopped before the backbone had answered")
             if self._now() > deadline_s:
                 raise RunFailed(f"the backbone said nothing for {ANSWER_S:.0f} s")
             self.waiting += self._lines.take(IDLE_S)

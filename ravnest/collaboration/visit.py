@@ -123,7 +123,7 @@ class Visit:
 
         Raises InvalidInput, Refused, Diverged: another visit would change nothing; RunFailed, or another RavnestError.
         """
-        self._trainer, waiting = sign_in(self._member, self._lines, self._line, self._now)
+        self._trainer, waiting = sign_in(self._member, self._lines, self._line, self._now, stop)
         self._waiting = [*waiting]
         self._micro_batch = self._trainer.job.micro_batch
         packing, member = self._trainer.packing, self._member

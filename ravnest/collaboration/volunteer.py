@@ -91,9 +91,9 @@ class Volunteer:
                 served = self.given.visits > visits and self._now() - dialled_s > RETRY_S
                 if served:
                     since_s = self._now()
-                self._tell(f"{host}:{port}: {why}; trying again")
                 if stop():
                     return self.given
+                self._tell(f"{host}:{port}: {why}; trying again")
                 self._sleep(RETRY_S)
                 if served:
                     endpoints = sorted(endpoints, key=(host, port).__ne__)  # the others keep their order

@@ -85,3 +85,11 @@ def test_what_leads_to_nothing_is_said(tmp_path: Path, said: list[Message], erro
     with pytest.raises(error, match=words):
         sign_in(member, lines, 3, lines.now)  # type: ignore[arg-type]
     assert asked == []
+
+
+def test_who_is_asked_to_stop_waits_for_no_answer(tmp_path: Path) -> None:
+    member, _ = member_of(tmp_path)
+    lines = saying(CHALLENGE)
+    with pytest.raises(RunFailed, match="stopped"):
+        sign_in(member, lines, 3, lines.now, lambda: lines.now_s > 1.0)  # type: ignore[arg-type]
+    assert lines.now_s < 3.0
