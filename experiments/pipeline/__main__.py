@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.pipeline import launching, one_process, overhead, paced, quality
+from experiments.pipeline import launching, one_process, overhead, paced, quality, soap
 
 TITLE = "The asynchronous pipeline"
 INTRO = (
@@ -24,6 +24,8 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     **{quality.part_of(name): partial(quality.run_staleness, name) for name in quality.OPTIMIZERS},
     "depth": quality.run_depth,
     "blocks": quality.run_blocks,
+    "soap_steps": soap.run_steps,
+    "soap_learning": soap.run_learning,
 }
 
 

@@ -86,13 +86,13 @@ def run_staleness(name: str, *, quick: bool, book: Path = BOOK) -> Part:
     plain, *others = characters.items()
     for way, outcomes in others:
         change = [100 * (b.loss / a.loss - 1) for a, b in zip(plain[1], outcomes, strict=True)]
-        rows.append(["characters", way, _mean(plain[1]), _mean(outcomes), _interval(change, "%")])
+        rows.append(["characters", way, _mean(plain[1]), _mean(outcomes), interval(change, "%")])
     claims = [
         Claim(
             "characters",
             f"{name}: held-out loss after {size.updates} updates with staleness 1 and {CORRECTED}, over synchronous",
             f"<= {LOSS_WITHIN:.0%} more (upper end of the 95 % interval)",
-            _interval(change, "%"),
+            interval(change, "%"),
             _bound(change) <= 100 * LOSS_WITHIN if math.isfinite(_bound(change)) else None,
         )
     ]
@@ -102,13 +102,13 @@ def run_staleness(name: str, *, quick: bool, book: Path = BOOK) -> Part:
     for way, outcomes in others:
         points = [b.accuracy - a.accuracy for a, b in zip(plain[1], outcomes, strict=True)]
         accuracy = [statistics.fmean(outcome.accuracy for outcome in each) for each in (plain[1], outcomes)]
-        rows.append(["digits", way, *accuracy, _interval(points, "points")])
+        rows.append(["digits", way, *accuracy, interval(points, "points")])
     claims.append(
         Claim(
             "digits",
             f"{name}: accuracy with staleness 1 and {CORRECTED}, against synchronous, {size.digit_seeds} seeds",
             f">= −{POINTS_WITHIN} points (mean)",
-            _interval(points, "points"),
+            interval(points, "points"),
             statistics.fmean(points) >= -POINTS_WITHIN,
         )
     )
@@ -263,5 +263,6 @@ def _bound(values: Sequence[float]) -> float:
     return statistics.fmean(values) + margin(values)
 
 
-def _interval(values: Sequence[float], unit: str) -> str:
+def interval(values: Sequence[float], unit: str) -> str:
+    """Their mean and half its 95 % interval, in words."""
     return f"{statistics.fmean(values):+.2f} ± {margin(values):.2f} {unit}"

@@ -45,14 +45,15 @@ class Task(Protocol):
         ...
 
 
-def _made(factory: str, **arguments: object) -> object:
+def made(factory: str, **arguments: object) -> object:
+    """What a factory of the user's makes, found as a job finds it."""
     return call(FactoryConfig.model_validate({"factory": factory, "args": arguments}), [ROOT])
 
 
 def _model(seed: int, factory: str, **arguments: object) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _made(factory, **arguments)
+        model = made(factory, **arguments)
     assert isinstance(model, nn.Module)
     return model
 
@@ -159,7 +160,7 @@ class Digits:
 
 @cache
 def _digits() -> tuple[Batch, Batch]:
-    data: Any = _made("examples.digits.data:digits")
+    data: Any = made("examples.digits.data:digits")
     return data.train.tensors, data.held_out.tensors
 
 

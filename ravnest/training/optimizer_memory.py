@@ -3,7 +3,8 @@
 In: the `optimizer` section of a job, and the names and shapes of parameters. Out: bytes. The optimizer is asked itself,
 by a step on a small parameter with as many dimensions: each tensor of its state has one number, or for each dimension
 of the parameter either its length or 1. That is so for all of torch's (Adafactor's factored moments have 1 where they
-are summed) and for LAMB. For others the ratio counts.
+are summed) and for LAMB. SOAP, whose squares depend on which sides are rotated, makes a step on each shape itself,
+without values. For others the ratio counts.
 """
 
 from collections.abc import Sequence
@@ -32,15 +33,24 @@ def state_bytes(config: OptimizerConfig, specs: Sequence[TensorSpec]) -> int | N
     for group, names in partition(config, shapes):
         for name in names:
             spec = shapes[name]
-            kept = _kept(
-                group.model_dump_json(), len(spec.shape), torch.float32 if is_narrow(spec.dtype) else spec.dtype
-            )
+            section, dtype = group.model_dump_json(), torch.float32 if is_narrow(spec.dtype) else spec.dtype
+            if group.name.lower() == "soap":
+                total += _of_shape(section, tuple(spec.shape), dtype)
+                continue
+            kept = _kept(section, len(spec.shape), dtype)
             if kept is None:
                 return None
             total += sum(
                 size * prod(length for length, has in zip(spec.shape, dims, strict=True) if has) for size, dims in kept
             )
     return total
+
+
+@cache
+def _of_shape(section: str, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Bytes that the optimizer of this section keeps for a parameter: it makes a step on torch's meta device."""
+    config = OptimizerConfig.model_validate_json(section)
+    return sum(state.nbytes for state in _states_after_a_step(config, torch.zeros(shape, dtype=dtype, device="meta")))
 
 
 @cache

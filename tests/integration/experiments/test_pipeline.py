@@ -14,7 +14,7 @@ import pytest
 from tests.support.experiments import check_form, claims_of
 
 ROOT = Path(__file__).parents[3]
-PARTS = ["paced", "overhead", "one_process", "quality_adamw", "depth", "blocks"]
+PARTS = ["paced", "overhead", "one_process", "quality_adamw", "depth", "blocks", "soap_steps", "soap_learning"]
 
 
 @pytest.mark.slow
@@ -28,6 +28,7 @@ def test_these_parts_run_and_what_does_not_depend_on_speed_holds(tmp_path: Path)
     document = json.loads(done.stdout)
     check_form(document, "pipeline", PARTS)
     assert claims_of(document["parts"]["paced"])["staleness"]["held"] is True
+    assert claims_of(document["parts"]["soap_steps"])["state, width 16"]["held"] is True
     *stages, alone, plain = document["parts"]["overhead"]["tables"][0]["rows"]
     assert [row[0] for row in stages] == ["c0.s0", "c0.s1"]
     for _, wall_ms, compute_ms, handoff_ms, waiting_ms in stages:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments.pipeline import trials
-from experiments.pipeline.quality import STUDENT_975, _interval, run_blocks, run_depth, sizes
+from experiments.pipeline.quality import STUDENT_975, interval, run_blocks, run_depth, sizes
 from experiments.pipeline.tasks import Characters, Digits
 from experiments.pipeline.trials import Book, Outcome, Trial, run
 
@@ -135,6 +135,6 @@ def test_blocks_are_judged_by_the_best_rate_over_no_delays(tmp_path, monkeypatch
     assert [claim.held for claim in part.claims] == [True, True]
 
 
-def test_intervals():
-    assert _interval([1.0, 2.0, 3.0], "%") == "+2.00 ± 2.48 %"
+def testintervals():
+    assert interval([1.0, 2.0, 3.0], "%") == "+2.00 ± 2.48 %"
     assert len(STUDENT_975) >= max(sizes(quick=False).seeds, sizes(quick=False).digit_seeds) - 1

@@ -23,6 +23,7 @@ from ravnest.training.weights import VersionedWeights
         ({"name": "adafactor"}, 0),
         ({"name": "soap"}, 2 + 2 * (8 / 32 + 32 / 8)),
         ({"name": "soap", "max_side": 8}, 2 + 2 * 8 / 32),
+        ({"name": "soap", "sides": "smaller"}, 2 + 2 * 8 / 32),
     ],
 )
 def test_state_bytes(config, ratio):
@@ -62,6 +63,10 @@ class Shapes(nn.Module):
         {"name": "rprop"},
         {"name": "asgd"},
         {"name": "lamb"},
+        {"name": "soap"},
+        {"name": "soap", "max_side": 20},
+        {"name": "soap", "max_side": 5},
+        {"name": "soap", "sides": "smaller"},
         {"name": "adamw", "groups": [{"match": "matrix", "name": "adafactor"}]},
     ],
 )
@@ -77,6 +82,12 @@ def test_it_is_planned_to_the_byte(config):
     assert state_bytes(section, specs) == weights.optimizer_bytes
 
 
-def test_where_shapes_do_not_tell_nothing_is_claimed():
-    assert state_bytes(OptimizerConfig(name="soap"), [TensorSpec("w", (8, 32), torch.float32, True)]) is None
-    assert state_bytes(OptimizerConfig(name="soap"), [TensorSpec("w", (8, 32), torch.float32, False)]) == 0
+def test_of_more_dimensions_than_are_tried_nothing_is_claimed():
+    shape = (2,) * 7
+    assert state_bytes(OptimizerConfig(), [TensorSpec("w", shape, torch.float32, True)]) is None
+    assert state_bytes(OptimizerConfig(), [TensorSpec("w", shape, torch.float32, False)]) == 0
+
+
+def test_what_is_counted_of_a_large_matrix_is_never_made():
+    config, spec = OptimizerConfig(name="soap", sides="smaller"), TensorSpec("w", (10**8, 1024), torch.float32, True)
+    assert state_bytes(config, [spec]) == 4 * (2 * 1024 * 10**8 + 2 * 1024**2 + 1)

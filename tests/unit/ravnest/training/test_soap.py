@@ -93,12 +93,37 @@ def test_a_convolution_is_a_matrix_of_its_output_channels():
     assert torch.equal(trained(start, given).reshape(5, 18), flat)
 
 
-def test_a_long_side_is_left_as_it_is():
-    parameter = nn.Parameter(torch.ones(3, 9))
-    optimizer = SOAP([parameter], max_side=8)
-    parameter.grad = gradients(1, 3, 9)[0].float()
+@pytest.mark.parametrize(
+    ("shape", "arguments", "rotated"),
+    [
+        ((3, 9), {}, {"left": 3, "right": 9}),
+        ((3, 9), {"max_side": 8}, {"left": 3}),
+        ((3, 9), {"sides": "smaller"}, {"left": 3}),
+        ((9, 3), {"sides": "smaller"}, {"right": 3}),
+        ((9, 2, 3), {"sides": "smaller"}, {"right": 6}),
+        ((3, 3), {"sides": "smaller"}, {"left": 3}),
+        ((9, 1), {"sides": "smaller"}, {}),
+        ((9, 10), {"sides": "smaller", "max_side": 8}, {}),
+        ((9,), {"sides": "smaller"}, {}),
+    ],
+)
+def test_which_sides_are_rotated(shape, arguments, rotated):
+    parameter = nn.Parameter(torch.ones(shape))
+    optimizer = SOAP([parameter], **arguments)
+    parameter.grad = gradients(1, *shape)[0].float()
     optimizer.step()
-    assert set(optimizer.state[parameter]) == {"step", "turned_avg", "exp_avg_sq", "left", "left_basis"}
+    moments = {"step": (), "turned_avg": shape, "exp_avg_sq": shape}
+    squares = {name: (n, n) for side, n in rotated.items() for name in (side, f"{side}_basis")}
+    kept = {key: tuple(value.shape) for key, value in optimizer.state[parameter].items()}
+    assert kept == {**moments, **squares}
+
+
+def test_with_one_side_it_sees_no_difference_when_that_side_is_turned():
+    turn, other, arguments = orthogonal(4), orthogonal(9), {"sides": "smaller", "basis_every": 3}
+    start, given = torch.ones(4, 9, dtype=torch.float64), gradients(25, 4, 9)
+    plain = trained(start, given, **arguments)
+    assert torch.allclose(trained(turn @ start, [turn @ g for g in given], **arguments), turn @ plain, atol=1e-6)
+    assert not torch.allclose(trained(start @ other, [g @ other for g in given], **arguments), plain @ other, atol=1e-6)
 
 
 def test_it_climbs_when_asked_to_and_calls_the_closure():
@@ -116,8 +141,19 @@ def test_it_climbs_when_asked_to_and_calls_the_closure():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"betas": (1.0, 0.9)}, {"basis_beta": 1.0}, {"basis_every": 0}, {"eps": -1.0}, {"weight_decay": -0.1}]
+    "wrong",
+    [
+        {"betas": (1.0, 0.9)},
+        {"basis_beta": 1.0},
+        {"basis_every": 0},
+        {"basis_every": 2.5},
+        {"max_side": -1},
+        {"eps": -1.0},
+        {"weight_decay": -0.1},
+        {"sides": "larger"},
+        {"sides": True},
+    ],
 )
-def test_numbers_out_of_range_are_refused(wrong):
+def test_what_is_out_of_range_is_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
         SOAP([nn.Parameter(torch.zeros(2))], **wrong)
