@@ -14,21 +14,29 @@ def test_two_servers_are_promised_what_their_links_carry_less_the_average_that_c
 
 @pytest.mark.parametrize(
     ("two_s", "failed", "held"),
-    [(1.85, 0, [True, True, True]), (1.85, 2, [False, True, True]), (2.2, 0, [True, False, False])],
+    [
+        ((3.7, 1.9), 0, [True, True, True]),
+        ((3.7, 1.9), 2, [False, True, True]),
+        ((4.2, 2.2), 0, [True, False, False]),
+    ],
 )
-def test_two_servers_are_judged_beside_one_and_the_bound_and_no_step_may_lack_a_volunteer(
-    two_s: float, failed: int, held: list[bool]
+def test_two_servers_are_judged_beside_one_and_no_step_may_lack_a_volunteer(
+    two_s: tuple[float, float], failed: int, held: list[bool]
 ) -> None:
-    part = part_of({1: Averagings([3.3], 0), 2: Averagings([two_s], failed)}, PROMISE, "")
+    ours = {
+        (1, False): Averagings([6.5], 0),
+        (2, False): Averagings([two_s[0]], failed),
+        (1, True): Averagings([3.3], 0),
+        (2, True): Averagings([two_s[1]], 0),
+    }
+    part = part_of(ours, PROMISE, "")
     assert [claim.held for claim in part.claims] == held
-    assert part.claims[0].measured == f"{failed} of {2 + failed}"
-    assert [row[3] for row in part.tables[0].rows] == pytest.approx([3.2 / 3.3, 1.8 / two_s], abs=1e-3)
+    assert part.claims[0].measured == f"{failed} of {4 + failed}"
+    of_that = [row[4] for row in part.tables[0].rows]
+    assert of_that == pytest.approx([6.4 / 6.5, 3.6 / two_s[0], 3.2 / 3.3, 1.8 / two_s[1]], abs=1e-3)
 
 
 def test_without_shaped_links_nothing_is_claimed_of_links() -> None:
-    part = part_of({1: Averagings([0.1], 0), 2: Averagings([0.1], 0)}, PROMISE, "no root")
-    assert [(claim.held, claim.measured) for claim in part.claims] == [
-        (True, "0 of 2"),
-        (None, "no root"),
-        (None, "no root"),
-    ]
+    ours = {(servers, delayed): Averagings([0.1], 0) for delayed in (False, True) for servers in (1, 2)}
+    claims = [(claim.held, claim.measured) for claim in part_of(ours, PROMISE, "no root").claims]
+    assert claims == [(True, "0 of 4"), (None, "no root"), (None, "no root")]
