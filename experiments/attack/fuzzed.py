@@ -15,7 +15,7 @@ from ravnest.errors import InvalidInput
 
 FRAMES = (
     *("message", "stage_message", "stage_fields", "chunk", "control_line", "control_fields", "welcome_fields"),
-    *("shared_head", "line", "collaboration_fields", "contribution", "share", "from_helper"),
+    *("shared_head", "line", "collaboration_fields", "contribution", "share", "from_helper", "from_giver"),
     *("lent_fields", "lent_answers"),
     *("hash_table", "experts_record", "experts_request", "experts_fields"),
 )

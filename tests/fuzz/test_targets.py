@@ -21,6 +21,7 @@ OF_MESSAGES = (
     "contribution",
     "share",
     "from_helper",
+    "from_giver",
 )
 OF_FILES = ("manifest", "safetensors", "invitation", "trace", "people", "identity", "keyring", "shut_out")
 WITH_A_VALID_SEED = (*OF_MESSAGES, *OF_FILES, "experts_record", "experts_request")
