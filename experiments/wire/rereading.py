@@ -80,14 +80,15 @@ class Bytes(Dataset[tuple[Tensor, Tensor]]):
 
 def text(context: int) -> SimpleNamespace:
     """The factory of a job's data: that of examples/home, in bytes."""
-    made = _made("examples.home.data:pydoc_text", context=context)
+    made = made_by("examples.home.data:pydoc_text", context=context)
     return SimpleNamespace(train=Bytes(made.train), held_out=Bytes(made.held_out), baselines=made.baselines)
 
 
 def gpt(**sizes: int) -> RereadingGPT:
     """The factory of a job's model; the sizes are those of examples/home."""
-    return RereadingGPT(_made("examples.home.model:gpt", **sizes))
+    return RereadingGPT(made_by("examples.home.model:gpt", **sizes))
 
 
-def _made(factory: str, **arguments: int) -> Any:
+def made_by(factory: str, **arguments: int) -> Any:
+    """What a job's factory returns for these arguments."""
     return call(FactoryConfig.model_validate({"factory": factory, "args": arguments}), [ROOT])

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
+
+from torch.utils.data import Subset
 
 from cluster_planner import Fleet, Link, Node, Plan, Stage, save_plan
 from experiments.fidelity.achieved import Achieved, of_rehearsal
@@ -20,6 +23,7 @@ from experiments.fidelity.measure import rehearsal_of
 from experiments.fidelity.plans import plan_by_hand
 from experiments.harness.report import Cell, Claim, Panel, Part, Series, Table
 from experiments.wire.cuts import MOST
+from experiments.wire.rereading import made_by
 from experiments.wire.tried_bottlenecks import BLOCKS as STAGES
 from experiments.wire.tried_bottlenecks import CONTEXT, FEATURES, HEADS, WAYS, Narrow
 from ravnest.job.config import Job, job_from_mapping
@@ -38,7 +42,7 @@ FORMS: Mapping[str, Narrow] = {
 TIMES_FASTER, WITHIN = 8.0, 0.1
 UNIT, NARROW_UNIT = ".perceptron.2", ".bottleneck.down"
 """What the last unit of a block is called, and of one with a bottleneck the last before the cut, at their end."""
-MICRO_BATCH, UPDATE_EVERY = 16, 8
+MICRO_BATCH, UPDATE_EVERY, HELD_OUT = 16, 8, 32
 UP_BYTES_PER_S, DOWN_BYTES_PER_S, LATENCY_S = 5e6 / 8, 50e6 / 8, 0.010
 FLOPS_PER_S, MEMORY_BYTES = 5e12, 16 * 10**9
 SIMULATED_S = 120.0
@@ -196,6 +200,14 @@ def _fastest(name: str, which: str, times: Mapping[str, float]) -> Claim:
     )
 
 
+def text(of: str, context: int) -> SimpleNamespace:
+    """The factory of a job's data: that of another factory with few samples held out, since those that are evaluated at
+    a rehearsal's end cross the same links."""
+    made = made_by(of, context=context)
+    held_out = Subset(made.held_out, range(HELD_OUT))
+    return SimpleNamespace(train=made.train, held_out=held_out, baselines=made.baselines)
+
+
 def _job(form: Narrow, extent: Extent) -> Job:
     example = "experiments.wire.rereading" if form.rereads else "examples.home.model"
     sizes = {"vocab": 97, "layers": STAGES, "width": FEATURES, "heads": HEADS, "context": CONTEXT}
@@ -207,7 +219,7 @@ def _job(form: Narrow, extent: Extent) -> Job:
     return job_from_mapping(
         {
             "model": model,
-            "data": {"factory": data, "args": {"context": CONTEXT}},
+            "data": {"factory": "experiments.wire.slow_links:text", "args": {"of": data, "context": CONTEXT}},
             "loss": "cross_entropy",
             "micro_batch": MICRO_BATCH,
             "update_every": UPDATE_EVERY,
