@@ -75,7 +75,7 @@ class Threads:
         def options(*, node: str, **_: object) -> Any:
             def made(name: str, order: bytes) -> Any:
                 one = actor(name, order)
-                methods = "prepare", "run", "make_ready", "again", "end"
+                methods = "prepare", "run", "make_ready", "again", "rest", "end"
                 return SimpleNamespace(**{each: Call(getattr(one, each), node) for each in methods})
 
             return SimpleNamespace(remote=made)
