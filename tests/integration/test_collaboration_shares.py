@@ -7,38 +7,11 @@ import pytest
 
 from tests.support.collaborators import Collaborators, until
 
-CODE = """
-import time
-
-import torch
-
-
-class Rows(torch.utils.data.Dataset):
-    def __init__(self, size: int) -> None:
-        self.inputs = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int):
-        time.sleep(0.01)
-        return self.inputs[index], (self.inputs[index, 0] > 0).long()
-
-
-class Data:
-    def __init__(self) -> None:
-        self.train, self.held_out = Rows(512), Rows(8)
-
-
-def model() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(6, 20_000), torch.nn.Tanh(), torch.nn.Linear(20_000, 2))
-"""
-
 JOB = """
 mode: collaborative
 target_batch: 96
-model: {factory: wide:model}
-data: {factory: wide:Data}
+model: {factory: rows:model, args: {width: 20000}}
+data: {factory: rows:Data}
 micro_batch: 8
 optimizer: {name: adamw, lr: 1.0e-4}
 averaging: {wire: float16}
@@ -49,7 +22,7 @@ evaluate_every: 2880
 
 @pytest.fixture
 def all_of_them(tmp_path: Path) -> Iterator[Collaborators]:
-    found = Collaborators(tmp_path, "wide", CODE, JOB)
+    found = Collaborators(tmp_path, JOB)
     yield found
     found.end()
 

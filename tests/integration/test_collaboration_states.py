@@ -8,38 +8,11 @@ import pytest
 
 from tests.support.collaborators import Collaborators, until
 
-CODE = """
-import time
-
-import torch
-
-
-class Rows(torch.utils.data.Dataset):
-    def __init__(self, size: int) -> None:
-        self.inputs = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int):
-        time.sleep(0.01)
-        return self.inputs[index], (self.inputs[index, 0] > 0).long()
-
-
-class Data:
-    def __init__(self) -> None:
-        self.train, self.held_out = Rows(512), Rows(8)
-
-
-def model() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(6, 200_000), torch.nn.Tanh(), torch.nn.Linear(200_000, 2))
-"""
-
 JOB = """
 mode: collaborative
 target_batch: 48
-model: {factory: large:model}
-data: {factory: large:Data}
+model: {factory: rows:model, args: {width: 200000}}
+data: {factory: rows:Data}
 micro_batch: 8
 optimizer: {name: adamw, lr: 1.0e-4}
 averaging: {wire: float16}
@@ -50,7 +23,7 @@ evaluate_every: SAMPLES
 
 @pytest.fixture
 def all_of_them(tmp_path: Path) -> Iterator[Collaborators]:
-    found = Collaborators(tmp_path, "large", CODE, JOB.replace("SAMPLES", str(48 * 40)))
+    found = Collaborators(tmp_path, JOB.replace("SAMPLES", str(48 * 40)))
     yield found
     found.end()
 

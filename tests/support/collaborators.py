@@ -11,6 +11,34 @@ from pathlib import Path
 
 DEADLINE_S = 100.0
 
+ROWS = """
+import time
+
+import torch
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, size: int) -> None:
+        self.inputs = torch.randn(size, 6, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int):
+        time.sleep(0.01)
+        return self.inputs[index], (self.inputs[index, 0] > 0).long()
+
+
+class Data:
+    def __init__(self) -> None:
+        self.train, self.held_out = Rows(512), Rows(8)
+
+
+def model(width: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
+"""
+"""The module rows.py of each job: rows that take a while to read, and a model as large as is asked."""
+
 
 def free_port() -> int:
     """A port that nobody listens at."""
@@ -30,11 +58,11 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class Collaborators:
     """All processes, by name, and the folder with their files."""
 
-    def __init__(self, folder: Path, module: str, code: str, job: str) -> None:
-        """`module`: the name of the job's module, of which `code` is the text."""
+    def __init__(self, folder: Path, job: str) -> None:
+        """`job`: the text of job.yaml, whose model and data are those of ROWS."""
         self.folder, self.job = folder, folder / "job" / "job.yaml"
         self.job.parent.mkdir()
-        self.job.with_name(f"{module}.py").write_text(code)
+        self.job.with_name("rows.py").write_text(ROWS)
         self.job.write_text(job)
         self.one, self.two = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.started: dict[str, subprocess.Popen[bytes]] = {}
