@@ -155,7 +155,7 @@ def part_of(rows: Sequence[Row], above: Mapping[str, float], extent: Extent) -> 
             row.simulated,
             row.rehearsed.samples_per_s,
             round(times[row.form], 2),
-            round(row.busiest, 3),
+            f"{row.busiest:.1%}",
         ]
         for row in rows
     ]

@@ -54,7 +54,7 @@ def test_of_forms_within_one_percent_and_of_all_the_fastest_is_judged(plans):
     }
     assert claims["within 1%"].measured == "int4: 1.90 times"
     assert [line[2] for line in part.tables[0].rows] == [0.0, 0.009, 0.084, None]
-    assert [line[-1] for line in part.tables[0].rows] == [0.05] * 4
+    assert [line[-1] for line in part.tables[0].rows] == ["5.0%"] * 4
 
 
 def test_losses_are_those_on_characters_of_both_parts():
