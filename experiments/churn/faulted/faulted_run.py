@@ -21,10 +21,14 @@ import psutil
 from experiments.churn.faulted.machines import Machines
 from experiments.harness.report import ROOT
 from ravnest.driver.ray.stage_host import PROGRAM
+from ravnest.driver.run_store import addresses_in, load_state
+from ravnest.errors import RavnestError
 
 Record = dict[str, Any]
 HUNG_S = 240.0
 """A run that has not gone on for so long after a fault counts as hung."""
+READY = "ready on "
+"""With this begins the name of a process that was started where no stage is."""
 DISK_BYTES = 24 << 20
 _LOOK_S = 0.05
 _RUN = [sys.executable, "-m", "experiments.churn.faulted.in_namespaces", "run", "plan.yaml", "--out", "disk/r"]
@@ -83,12 +87,30 @@ class FaultedRun:
             self._process.wait()
 
     def stages(self) -> dict[str, psutil.Process]:
-        """The stages' processes of this run by name, also of those whose driver is gone."""
+        """The stages' processes of this run by name, also of those whose driver is gone.
+
+        Which they are the driver writes down. A stage that it has not written down goes by the name with which its
+        process was started, as that of a ready process does, which waits beside a stage or on a node where none is.
+        """
+        known: dict[str, int] = {}
+        with suppress(RavnestError):
+            if (state := load_state(self.folder / "disk/r/driver.json")) is not None:
+                known = {name: at.pid for name, at in addresses_in(state).items()}
+        every = self._processes()
+        found = {name: every[pid][1] for name, pid in known.items() if pid in every}
+        taken = {process.pid for process in found.values()}
+        for pid, (name, process) in every.items():
+            if pid not in taken and not name.startswith(READY):
+                found.setdefault(name, process)
+        return found
+
+    def _processes(self) -> dict[int, tuple[str, psutil.Process]]:
+        """By id: the name with which a process for a stage of this run was started, and the process."""
         found = {}
         for process in psutil.process_iter(["cmdline", "cwd"]):
             words = process.info["cmdline"] or []
             if words[1:3] == ["-m", PROGRAM] and process.info["cwd"] == str(self.folder):
-                found[words[3]] = process
+                found[process.pid] = words[3], process
         return found
 
     def look(self) -> None:
@@ -131,7 +153,7 @@ class FaultedRun:
     def end(self) -> None:
         """Kill whatever is left of the run."""
         self.kill()
-        for process in self.stages().values():
+        for _, process in self._processes().values():
             with suppress(psutil.Error):
                 os.killpg(os.getpgid(process.pid), signal.SIGKILL)
 

@@ -5,6 +5,9 @@
 Ray takes ten seconds and half a gigabyte for each run, and its part in a run is small: it starts each stage's process
 on its machine, and tells how that ended. Everything else is what `ravnest run` does: the driver, the stages as
 processes of their own, sockets, keys, files. In: the command line. Out: what ravnest does with it.
+
+The session takes the place of ravnest's before any other module has taken that one from its module. Ray itself cannot
+be imported here, so that what asks it past the session fails at once, and waits for no head.
 """
 
 import ctypes
@@ -18,9 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from experiments.churn.faulted.machines import Site
-from ravnest.cli.main import main
-from ravnest.driver import training_run
-from ravnest.driver.ray import stage_actors
+from ravnest.driver.ray import session
 from ravnest.driver.ray.session import RayNode
 from ravnest.driver.ray.stage_host import StageActor
 
@@ -75,7 +76,7 @@ class Threads:
         def options(*, node: str, **_: object) -> Any:
             def made(name: str, order: bytes) -> Any:
                 one = actor(name, order)
-                methods = "prepare", "run", "make_ready", "again", "rest", "end"
+                methods = (each for each in vars(actor) if not each.startswith("_"))
                 return SimpleNamespace(**{each: Call(getattr(one, each), node) for each in methods})
 
             return SimpleNamespace(remote=made)
@@ -110,6 +111,10 @@ class Session:
         """All machines; none of them is ever gone."""
         return [RayNode(name, at, name, 1, name, alive=True, works=True) for name, at in SITE.addresses.items()]
 
+    def draining(self) -> list[RayNode]:
+        """None of them is told to go."""
+        return []
+
     def on_node(self, node: RayNode) -> Mapping[str, str]:
         """Options by which an actor is made there."""
         return {"node": node.node_id}
@@ -134,24 +139,19 @@ class NobodyJoins:
         """Nobody appears."""
 
 
-class NoHead:
-    """Stands in for the watch over Ray's head, which is not there."""
-
-    def __init__(self, address: str) -> None:
-        pass
-
-    def take(self) -> list[str]:
-        """Nothing is to be said of it."""
-        return []
-
-    def close(self) -> None:
-        """It was never looked for."""
+def _instead_of_ray() -> None:
+    """Let all that is imported from now on have this session, and find the head wherever it looks for it."""
+    sys.modules["ray"] = None  # type: ignore[assignment]
+    session.RaySession = Session  # type: ignore[assignment, misc]
+    session.silence_at = lambda address: None
 
 
 if __name__ == "__main__":
-    stage_actors.HeadWatch = NoHead  # type: ignore[assignment, misc]
-    stage_actors.RaySession = Session  # type: ignore[assignment, misc]
-    training_run.NodeWatch = NobodyJoins  # type: ignore[assignment, misc]
-    training_run.check_address = lambda address: None
+    _instead_of_ray()
+    from ravnest.driver import node_watch
+
+    node_watch.NodeWatch = NobodyJoins  # type: ignore[assignment, misc]
+    from ravnest.cli.main import main
+
     sys.argv[0] = "ravnest"
     main()

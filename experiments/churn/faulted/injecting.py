@@ -8,7 +8,7 @@ import random
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
@@ -32,6 +32,8 @@ _NOTICED = {
 }
 """What a run tells of some faults, before which it has not recovered from them."""
 NOTICED_S = 30.0
+UPDATE_SAMPLES = 16
+"""What a cluster makes in one update, as in job/job.yaml."""
 AWAY_S = 2.0
 """How long a driver is away that was killed."""
 CLUSTERS = ("c0", "c1")
@@ -82,6 +84,7 @@ def _happens(run: FaultedRun, fault: Fault, machines: Machines) -> Record:
         _after_end(run, record, began_s)
     lost = run.since(began_s, "lost")
     record["lost"] = [one["samples"] for one in lost]
+    record["made_again"] = made_again(run.records, began_s)
     record["since_checkpoint"] = [one["samples"] for one in run.since(began_s, "restarted")]
     record["silent_s"] = [one["silent_s"] for one in lost]
     record["events"] = [one["kind"] for one in run.since(began_s, "restarted", "taken_over", "not_saved", "suspected")]
@@ -90,6 +93,24 @@ def _happens(run: FaultedRun, fault: Fault, machines: Machines) -> Record:
     if record["hung"]:
         record["tail"] = run.output[-1500:]
     return record
+
+
+def made_again(records: Sequence[tuple[float, Record]], since_s: float) -> list[int]:
+    """For each cluster that was lost since then, and replaced: the samples that it makes again, of those it had made.
+
+    They are at most what was told as lost, since a round that was under way may count after all.
+    """
+    again, last, gone = list[int](), dict[str, int](), dict[str, int]()
+    for at_s, one in records:
+        if one["kind"] == "lost" and at_s >= since_s and one["cluster"] in last:
+            gone[one["cluster"]] = last[one["cluster"]]
+        elif one["kind"] == "update" and "samples" in one:
+            if (before := gone.pop(one["cluster"], None)) is not None:
+                again.append(max(0, before - one["update"] + 1) * UPDATE_SAMPLES)
+            last[one["cluster"]] = one["update"]
+        elif one["kind"] == "restarted":
+            gone.clear()
+    return again
 
 
 def _after_end(run: FaultedRun, record: Record, began_s: float) -> None:

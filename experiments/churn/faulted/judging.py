@@ -15,6 +15,8 @@ WANTED = 300
 CLOSE = 0.02
 ROUND_SAMPLES = 128
 """The fleet's samples between two rounds, as in job/job.yaml."""
+CLUSTER_SAMPLES = ROUND_SAMPLES // 2
+"""What each of its two clusters gives to a round while both train."""
 AT_ONCE_S = 5.0
 
 
@@ -28,7 +30,7 @@ def judged(records: Sequence[Record], *, quick: bool, note: str) -> Part:
     ended = [one for one in faults if one["ended"]]
     off = {one["end"]: abs(one["loss"] / alone[0] - 1) for one in ends if alone and one.get("loss") is not None}
     broken = [one["end"] for one in ends if one["end"] not in off and not one["hung"]]
-    lost = [samples / ROUND_SAMPLES for one in faults for samples in one["lost"]]
+    lost = [max(_lost(one), default=0) for one in faults]
     killed = [
         one["silent_s"][0] for one in faults if one["kind"] == "kill" and one["moment"] != "start" and one["silent_s"]
     ]
@@ -49,8 +51,17 @@ def judged(records: Sequence[Record], *, quick: bool, note: str) -> Part:
             "samples",
             "the most samples that were lost with a cluster, in rounds of the fleet",
             "at most 1",
-            f"{max(lost, default=0.0):.2f}",
-            max(lost, default=0.0) <= 1.0,
+            f"{max(lost, default=0) / ROUND_SAMPLES:.2f}",
+            max(lost, default=0) <= ROUND_SAMPLES,
+            whole,
+        ),
+        _claim(
+            "of one cluster",
+            f"the same in rounds of one cluster, which are {CLUSTER_SAMPLES} samples while both train",
+            "at most 1",
+            f"{max(lost, default=0) / CLUSTER_SAMPLES:.2f}; {sum(each > CLUSTER_SAMPLES for each in lost)} of "
+            f"{len(faults)} faults took more",
+            max(lost, default=0) <= CLUSTER_SAMPLES,
             whole,
         ),
         _claim(
@@ -102,7 +113,7 @@ def _kinds(faults: Sequence[Record]) -> Table:
                 sum(one["hung"] for one in mine),
                 sum(bool(one["ended"]) for one in mine),
                 sum(len(one["lost"]) for one in mine),
-                sum(samples for one in mine for samples in one["lost"]),
+                sum(sum(_lost(one)) for one in mine),
                 _since_checkpoints(mine),
                 events.count("restarted"),
                 events.count("taken_over"),
@@ -111,6 +122,13 @@ def _kinds(faults: Sequence[Record]) -> Table:
     columns = ("fault", "injected", "hung", "ended the command", "clusters lost", "samples lost with them")
     again = ("samples since the checkpoint, where begun again", "begun again", "taken over")
     return Table("What they cost", (*columns, *again), rows)
+
+
+def _lost(fault: Record) -> Sequence[int]:
+    """The samples that were lost with each cluster: those that it made again, where that was noted, which are at most
+    what the run called lost."""
+    said: Sequence[int] = fault.get("made_again", fault["lost"])
+    return said
 
 
 def _since_checkpoints(faults: Sequence[Record]) -> Cell:

@@ -25,6 +25,8 @@ def test_claims_hold_only_of_the_whole_experiment_and_fail_at_once() -> None:
     assert held([*some, {"end": 1, "hung": False, "loss": 2.05}])["none corrupt"] is False
     assert held([*some, {"end": 1, "hung": False, "code": 1}])["none corrupt"] is False
     assert held([*some, fault(1, lost=[129])])["samples"] is False
+    assert held([*some, fault(1, lost=[65])])["of one cluster"] is False
+    assert held([*some, fault(1, lost=[1856], made_again=[0])])["of one cluster"] is None
     assert held([*some, fault(1, silent_s=[5.5])])["at once"] is False
     assert held([*some, fault(1, kind="freeze", silent_s=[20.5])])["at once"] is None
 
