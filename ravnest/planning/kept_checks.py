@@ -27,6 +27,7 @@ from cluster_planner import Cluster, ModelCosts, Plan, SpanCosts
 from ravnest.errors import RavnestError
 from ravnest.factories import is_library, source_files
 from ravnest.job.config import Job
+from ravnest.splitting.module_outputs import ModuleOutput
 from ravnest.user_cache import kept_folder
 
 MOST_KEPT = 64
@@ -53,6 +54,8 @@ class CheckedModel:
     warnings: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     """The pipelines whose stages were tried in a fresh process, by `pipelines_of`."""
+    outputs: tuple[ModuleOutput | None, ...] = ()
+    """What crosses the end of each unit."""
 
     def has_tried(self, pipelines: Sequence[str]) -> bool:
         """Whether all of these were tried, by themselves or with each unit as a stage."""

@@ -51,6 +51,7 @@ from ravnest.job.materials import (
     total_samples,
 )
 from ravnest.job.pretrained import pretrained_weights
+from ravnest.planning.bottleneck_advice import with_bottlenecks_advised
 from ravnest.planning.job_checks import check_buffers, check_optimizer, check_sample, of_loaded_weights, run_once
 from ravnest.planning.kept_checks import (
     CheckedModel,
@@ -70,6 +71,7 @@ from ravnest.planning.warmup import check_warmup, most_samples, unreached_warmup
 from ravnest.planning.workload import with_optimizer, workload
 from ravnest.splitting import CapturedModel, twin_of, verify
 from ravnest.splitting.model_source import noting_loaded_weights, pretrained_sources, values_of, weights_of
+from ravnest.splitting.module_outputs import module_outputs
 from ravnest.splitting.thinning import KEPT
 from ravnest.training.batches import Inputs, Target, arguments
 from ravnest.training.fingerprint import fingerprint
@@ -223,6 +225,7 @@ def prepare_plan(
     if explain or len(fleet.nodes) <= MOST_NODES_ADVISED:
         step("planning what is advised")
         plan = with_advice_planned(plan, trained_samples=trained_samples, trained_s=trained_s)
+        plan = with_bottlenecks_advised(plan, job, data, found.outputs)
     largest_round = most_of_a_round(trained_samples, trained_s, plan.predicted.samples_per_s)
     relaxed = without_constraints(plan, tell=step) if explain else NOTHING_RELAXED
     return ExplainedPlan(plan, tuple(searched), largest_round, relaxed)
@@ -317,7 +320,8 @@ def _checked(
                 )
             check_s = time.monotonic() - began_s
     costs = with_optimizer(captured, job)
-    found = CheckedModel(costs, reading_s, captured.whole_because, of_taken_buffers(job, job_path, captured))
+    whole_because, taken = captured.whole_because, of_taken_buffers(job, job_path, captured)
+    found = CheckedModel(costs, reading_s, whole_because, taken, outputs=module_outputs(captured))
     # Values that a constructor loads, perhaps from elsewhere than a file, are looked at each time.
     return _Live(found, tried, compared, check_s, may_be_kept=not sources, files=files)
 

@@ -23,6 +23,9 @@ from ravnest.job_sections import Integer, PositiveInt, Section
 CHILD = "bottleneck"
 """The name of the module that is added to the one whose output it narrows."""
 
+DOWN = "down"
+"""The name in it of the map to fewer features, whose output a cut sends."""
+
 
 class BottleneckConfig(Section):
     """A narrow place in the model: one entry of `model.bottlenecks` in the job file."""

@@ -6,8 +6,8 @@ Ray takes ten seconds and half a gigabyte for each run, and its part in a run is
 on its machine, and tells how that ended. Everything else is what `ravnest run` does: the driver, the stages as
 processes of their own, sockets, keys, files. In: the command line. Out: what ravnest does with it.
 
-The session takes the place of ravnest's before any other module has taken that one from its module. Ray itself cannot
-be imported here, so that what asks it past the session fails at once, and waits for no head.
+This session takes the place of ravnest's before any other module has taken that one from its module: whatever would ask
+Ray asks this one, and nothing waits for a head that is not there.
 """
 
 import ctypes
@@ -141,7 +141,6 @@ class NobodyJoins:
 
 def _instead_of_ray() -> None:
     """Let all that is imported from now on have this session, and find the head wherever it looks for it."""
-    sys.modules["ray"] = None  # type: ignore[assignment]
     session.RaySession = Session  # type: ignore[assignment, misc]
     session.silence_at = lambda address: None
 
