@@ -266,9 +266,12 @@ class VirtualLines:
         net.bytes += n_bytes
         there = other.lines.machine
         here.up_free_s = max(net.now_s, here.up_free_s) + n_bytes / here.up_bytes_per_s
-        arrives_s = max(here.up_free_s + net.latency_s, there.down_free_s) + n_bytes / there.down_bytes_per_s
-        there.down_free_s = arrives_s
-        net.at(arrives_s - net.now_s, lambda: self._arrive(side, frames))
+
+        def comes() -> None:  # what is still on its way keeps nobody else's messages from the receiver's link
+            there.down_free_s = max(net.now_s, there.down_free_s) + n_bytes / there.down_bytes_per_s
+            net.at(there.down_free_s - net.now_s, lambda: self._arrive(side, frames))
+
+        net.at(here.up_free_s + net.latency_s - net.now_s, comes)
 
     def take(self, timeout_s: float) -> list[LineEvent]:
         """What has happened; waits for at most so long when nothing has."""

@@ -17,6 +17,7 @@ from ravnest.collaboration.backbone_state import BackboneResult, BackboneState, 
 from ravnest.collaboration.contributions import Contributions
 from ravnest.collaboration.epochs import Epochs
 from ravnest.collaboration.invitation import listening_at
+from ravnest.collaboration.kept_averages import TooLate
 from ravnest.collaboration.messages import (
     COLLABORATION,
     AliveMessage,
@@ -35,7 +36,7 @@ from ravnest.collaboration.messages import (
     TransferMessage,
 )
 from ravnest.collaboration.pump import Pump
-from ravnest.collaboration.sharing import Sharing, TooLate
+from ravnest.collaboration.sharing import Sharing
 from ravnest.collaboration.spot_checks import SpotChecks
 from ravnest.collaboration.stand_by import is_served_further
 from ravnest.collaboration.step_events import (
@@ -121,7 +122,9 @@ class Backbone:
         epochs = Epochs(job, packing, self._lines, self._joined, bytes_per_s=bytes_per_s, tell=tell, now=now)
         self._admissions = Admissions(kept, epochs, self._visitors, self._lines, tell, now)
         self._pump = Pump(self._visitors, self._lines, now, self._admissions.join, epochs.joined)
-        self._sharing = Sharing(epochs, StepSum(packing), packing, self._lines, self._joined, now)
+        self._sharing = Sharing(
+            epochs, StepSum(packing), packing, self._lines, self._joined, now, delayed=job.delayed_step
+        )
         checks = SpotChecks(job.spot_check_share, job.micro_batch, self._trainer.again, SystemRandom().random)
         self._given = Contributions(kept, self._owner, self._sharing, checks, self._lines, self._decide, tell)
         shown = f"[{host}]" if ":" in host else host
@@ -181,7 +184,7 @@ class Backbone:
         began_s, lasts_s = self._now(), max(HAND_OUT_S, self._owner.patience_s)
         ends_s, parts_s = began_s + lasts_s, began_s + lasts_s / 2
         while self._now() < ends_s and not stop():
-            waits = self._sharing.unsettled(self.step - 1, parts_s)
+            waits = self._sharing.kept.unsettled(self.step - 1, parts_s)
             self._say_alive()
             self._pump.pump()
             for visitor in self._joined():

@@ -87,12 +87,15 @@ class Helping:
         standing: Callable[[], tuple[int, int]],
         giving: Giving,
         now: Callable[[], float],
+        *,
+        delayed: bool = False,
     ) -> None:
         """`line`: to the serving backbone. `most_samples`: of a contribution. `last_mean`: of the last step that this
-        machine has made; None: none. `standing`: its term and step. `giving`: has the lines of who takes the state."""
+        machine has made; None: none. `standing`: its term and step. `giving`: has the lines of who takes the state.
+        `delayed`: steps are."""
         self._packing, self._most_samples = packing, most_samples
         self._lines, self._line, self._last_mean, self._standing, self._now = lines, line, last_mean, standing, now
-        self._giving = giving
+        self._giving, self._delayed = giving, delayed
         self._epoch = self._part = 0
         self._division: Division | None = None
         self._sum: PartSum | None = None
@@ -323,14 +326,15 @@ class Helping:
         self._pump()
 
     def _pump(self) -> None:
-        """The serving backbone's pieces first: nobody may apply a mean before it holds all of it. States wait for means
-        as they do there."""
+        """The serving backbone's pieces first: nobody may apply a mean before it holds all of it. Lines share the link:
+        where it opens the next step with that mean, volunteers wait until it has it. States wait for means as there."""
         waiting: Iterable[tuple[int, Outgoing]] = [
             (self._line, self._serving),
             *((guest.line, guest.outgoing) for guest in self._guests.values()),
         ]
         for line, outgoing in waiting:
-            for said in outgoing.due():
+            waits = self._delayed and outgoing is not self._serving and not self._serving.settled
+            for said in () if waits else outgoing.due():
                 self._lines.send(line, *said)
         settled = all(outgoing.settled for _, outgoing in waiting)
         self._giving.pump(waits=not settled and self._now() < self._states_from_s)

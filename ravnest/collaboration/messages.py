@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20

@@ -9,12 +9,13 @@ reach one: then the step is begun again without shares.
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
 
-from ravnest.collaboration.epochs import SILENT_S, Epoch, Epochs, Helper
+from ravnest.collaboration.epochs import Epoch, Epochs, Helper
+from ravnest.collaboration.kept_averages import Averaging, KeptAverages, TooLate
 from ravnest.collaboration.messages import (
     AliveMessage,
     CountMessage,
@@ -34,7 +35,7 @@ from ravnest.collaboration.shares import in_part
 from ravnest.collaboration.sharing_plan import Link
 from ravnest.collaboration.step_events import BegunAgain, Event, MeansMade
 from ravnest.collaboration.step_sum import StepSum
-from ravnest.collaboration.transfers import Incoming, Said
+from ravnest.collaboration.transfers import Incoming
 from ravnest.collaboration.visitor import Visitor
 from ravnest.errors import InvalidInput
 from ring_allreduce.transport import Lines, LineSaid, Message
@@ -44,13 +45,6 @@ LEAST_PATIENCE_S = 10.0
 
 MOST_UNMATCHED = 4
 """So many parts of a volunteer's contributions may wait for their other parts."""
-
-MEANS_KEPT = 2
-"""Of the last averages all parts are kept, for who lacks one."""
-
-
-class TooLate(InvalidInput):
-    """A volunteer is too far behind; it may come back, and take the state."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +68,6 @@ class Refused:
 FollowUp = Complete | Refused | Event
 
 
-@dataclass
-class _Averaging:
-    """The parts of one average."""
-
-    step: int
-    epoch: Epoch
-    visits: list[int]
-    heard_s: list[float]
-    said: dict[int, list[Said]] = field(default_factory=dict)
-    means: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    sent: list[tuple[Visitor, object]] = field(default_factory=list)
-    lost_before: dict[str, Tensor] = field(default_factory=dict)
-    settled: set[int] = field(default_factory=set)
-    """Parts that all have taken, or that were sent from here."""
-    over: bool = False
-    """Its epoch was given up: helpers send no more of it."""
-
-
 class Sharing:
     """The parts of the present step. It belongs to the backbone's thread."""
 
@@ -103,11 +79,14 @@ class Sharing:
         lines: Lines,
         visitors: Callable[[], Sequence[Visitor]],
         now: Callable[[], float],
+        *,
+        delayed: bool = False,
     ) -> None:
-        """`whole`: where contributions are added that are not shared. `visitors`: all that have joined."""
+        """`whole`: where contributions are added that are not shared. `visitors`: all that have joined. `delayed`: what
+        others are to send for the next step comes while they take the average of this one, so its word goes first."""
         self.epochs = epochs
         self._whole, self._packing, self._lines = whole, packing, lines
-        self._visitors, self._now = visitors, now
+        self._visitors, self._now, self._delayed = visitors, now, delayed
         self._step = -1
         self._part: StepSum | None = None  # of the present step, where it is made in parts
         self._epoch: Epoch | None = None  # by which it is made
@@ -115,8 +94,9 @@ class Sharing:
         self._parts: dict[tuple[int, int], deque[PartMessage]] = {}
         self._numbers: dict[int, int] = {}
         self._numbered_in = 0
-        self._averaging: _Averaging | None = None
-        self._made: deque[_Averaging] = deque(maxlen=MEANS_KEPT)
+        self._averaging: Averaging | None = None
+        self.kept = KeptAverages(lambda: epochs.helpers, visitors, now)
+        """The last averages."""
 
     @property
     def in_use(self) -> bool:
@@ -163,11 +143,8 @@ class Sharing:
             lost = self.epochs.reached(visitor, message)
             return [] if lost is None else self.give_up([lost], f"{visitor.name} does not reach it")
         if isinstance(message, MissingMessage):
-            for made in self._made:
-                if made.step == message.step and message.part in made.said:
-                    visitor.outgoing.put(iter(made.said[message.part]))
-                    return []
-            raise TooLate(f"it lacks a part of the average of step {message.step}, which is not kept any more")
+            self.kept.lacks(visitor, message)
+            return []
         return None
 
     def tend(self, due_s: float | None, patience_s: float) -> list[FollowUp]:
@@ -205,8 +182,7 @@ class Sharing:
     def give_up(self, helpers: Sequence[Helper], why: str) -> list[FollowUp]:
         """End the epoch, and begin the step again where it was made by it."""
         made, part = self._averaging, self._part
-        for one in self._made:
-            one.over = True
+        self.kept.epoch_ends()
         self.epochs.give_up(helpers, why, self._step + (part is None))
         if part is None:
             return []
@@ -292,14 +268,14 @@ class Sharing:
         self.tell_counted()
         joined = {visitor.line: visitor for visitor in self._visitors()}
         visits = sorted(epoch.reached & joined.keys())
-        made = self._averaging = _Averaging(step, epoch, visits, [self._now()] * epoch.division.parts)
+        made = self._averaging = Averaging(step, epoch, visits, [self._now()] * epoch.division.parts)
         asked = MakeMeanMessage(epoch=epoch.number, step=step, visits=tuple(visits))
         for helper in epoch.helpers:
             self._lines.send(helper.visitor.line, asked)
         made.lost_before = part.lost_so_far()
         said, made.means[0] = part.finish(step)
         made.said[0] = in_part(said, epoch.number, 0)
-        for visit in visits:
+        for visit in () if self._delayed else visits:
             transfer = iter(made.said[0])
             joined[visit].outgoing.put(transfer)
             made.sent.append((joined[visit], transfer))
@@ -314,37 +290,21 @@ class Sharing:
         mean = division.whole([made.means[at] for at in range(division.parts)])
         for visitor in self._visitors():
             own = made.epoch.part_of(self.epochs.helpers.get(visitor.line))
-            if visitor.line in made.visits:
+            takes_parts = visitor.line in made.visits
+            if own or takes_parts:  # before any word that the epoch is over
                 self._lines.send(visitor.line, MadeMessage(step=step))
-            elif own:
+            if own:
                 others = [made.said[other] for other in range(division.parts) if other != own]
                 visitor.outgoing.put(chain.from_iterable(others))
-            else:
+            elif not takes_parts:
                 visitor.outgoing.put(iter(said))
+            elif self._delayed:
+                visitor.outgoing.put(iter(made.said[0]))
         self._whole.take_back(part)
         self._whole.begin_from(mean)
-        made.means, made.lost_before = {}, {}  # only what was said is kept
-        self._made.append(made)
+        self.kept.keep(made)
         self._part = self._epoch = self._averaging = None
         return mean
-
-    def unsettled(self, step: int, until_s: float) -> bool:
-        """Whether somebody may lack a part of the last averages, at the end. What a lost helper had is sent from here,
-        and from `until_s` on what any had: who takes nothing keeps no others. `step`: of the last one."""
-        for made in self._made:
-            if made.step + MEANS_KEPT <= step:
-                continue
-            for part, helper in enumerate(made.epoch.helpers, 1):
-                if part in made.settled:
-                    continue
-                here = self.epochs.helpers.get(helper.visitor.line) is helper and not made.over
-                if here and self._now() < min(until_s, helper.heard_s + SILENT_S):
-                    return True
-                made.settled.add(part)
-                for visitor in self._visitors():
-                    if visitor.line in made.visits:
-                        visitor.outgoing.put(iter(made.said[part]))
-        return False
 
     def _hear_helper(self, helper: Helper, message: Message, event: LineSaid) -> list[FollowUp] | None:
         epoch, made = self.epochs.current, self._averaging
@@ -353,9 +313,7 @@ class Sharing:
                 return []
             case RatesMessage():
                 helper.measured = Link(message.up_bytes_per_s, message.down_bytes_per_s)
-                for one in self._made:
-                    if message.step >= one.step and (part := one.epoch.part_of(helper)):
-                        one.settled.add(part)
+                self.kept.taken_of(helper, message.step)
                 return []
             case PartMessage():
                 visitor = next((one for one in self._visitors() if one.line == message.visit), None)

@@ -37,6 +37,7 @@ from ravnest.collaboration.messages import (
     GotMessage,
     HelpMessage,
     LedgerMessage,
+    MadeMessage,
     MakeMeanMessage,
     OpenMessage,
     PieceMessage,
@@ -200,6 +201,7 @@ class StandBy:
             standing=lambda: self._state.standing,
             giving=giving,
             now=self._now,
+            delayed=self._state.trainer.job.delayed_step,
         )
         try:
             return self._heard_out(lines, line, address, stop)
@@ -276,6 +278,8 @@ class StandBy:
                 (epoch, part), made = self._helping.epoch, self._helping.hear(message)
                 if made is not None:
                     self._averages.put(message.step, epoch, part, made)
+            case MadeMessage():
+                self._averages.made(message.step)
             case WithoutMessage():
                 self._averages.not_made(message.epoch)
                 self._helping.hear(message)

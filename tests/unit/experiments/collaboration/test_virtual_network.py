@@ -57,6 +57,22 @@ def test_messages_take_what_links_and_latency_say_and_come_in_order(net: Virtual
     assert pair.words() == [0, 1]
 
 
+def test_what_a_slow_uplink_has_not_sent_keeps_nobody_else_from_the_receiver(net: VirtualNetwork) -> None:
+    pair, came_s = Pair(net, words=9), list[float]()
+
+    def speak() -> None:
+        lines = net.lines(CODEC, TOKEN)
+        net.sleep(3.0)  # the slow one has begun to send
+        lines.send(lines.dial("", 7, None, "listener", 10.0), Word(number=100))
+        came_s.append(net.now())
+        net.sleep(100.0)
+
+    net.start("fast", speak, 1e6, 1e6)
+    assert net.run(lambda: 100 in pair.words(), 100.0)
+    assert net.now_s < came_s[0] + 1.0
+    assert len(pair.words()) < 9
+
+
 def test_what_a_program_has_sent_arrives_when_it_ends(net: VirtualNetwork) -> None:
     pair = Pair(net, words=5)
     assert net.run(lambda: isinstance(pair.heard[-1][1] if pair.heard else None, LineClosed), 200.0)
