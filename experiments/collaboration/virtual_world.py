@@ -19,6 +19,7 @@ from ravnest.collaboration import stand_by as stand_by_module
 from ravnest.collaboration import volunteer as volunteer_module
 from ravnest.collaboration.backbone import Backbone
 from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
+from ravnest.collaboration.evaluations import Evaluations, at_once
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.serving import serve_or_stand_by
 from ravnest.collaboration.trainer import MicroBatch, Trainer
@@ -79,8 +80,9 @@ class VirtualWorld:
         delayed: bool = False,
         rank: int | None = None,
         every_state: bool = False,
+        beside: bool = False,
     ) -> None:
-        """`every_state`: the state of each step is kept."""
+        """`every_state`: the state of each step is kept. `beside`: what evaluates may take time, beside what serves."""
         self.net = VirtualNetwork(latency_s)
         self.job_file = folder / "job" / "job.yaml"
         self.job_file.parent.mkdir(parents=True)
@@ -100,6 +102,7 @@ class VirtualWorld:
         )
         self.job_file.write_text(text)
         self.job: Job = load_job(self.job_file)
+        self._beside = beside
         self.out = folder / "out"
         self.home = folder / "home"
         self.invitation: Invitation | None = None
@@ -148,7 +151,13 @@ class VirtualWorld:
         def program() -> None:
             self.results[number] = serve_or_stand_by(
                 BackboneState(
-                    self.job, self.job_file, out, resume=resume or number > 0, tell=self._tell, now=self.net.now
+                    self.job,
+                    self.job_file,
+                    out,
+                    resume=resume or number > 0,
+                    tell=self._tell,
+                    now=self.net.now,
+                    evaluations=Evaluations(self._evaluates if self._beside else at_once, self.net.sleep),
                 ),
                 listen=f"127.0.0.1:{own}",
                 addresses=(f"127.0.0.1:{own}",),
@@ -181,6 +190,9 @@ class VirtualWorld:
         stop: Callable[[], bool] = lambda: 0 < leaves_after <= volunteer.given.steps  # noqa: E731
         self.machines[name] = self.net.start(name, lambda: volunteer.work(stop), up, down)
         return self.machines[name]
+
+    def _evaluates(self, work: Callable[[], None]) -> None:
+        self.net.start("evaluating", work, FAST, FAST)
 
     def _tell(self, line: str) -> None:
         self.told.append(line)

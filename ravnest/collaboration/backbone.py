@@ -76,7 +76,7 @@ LOOK_EVERY_S = 60.0
 """A backbone that serves looks so often whether another one does."""
 
 ALIVE_S = 10.0
-"""Volunteers hear something at least this often, unless the backbone evaluates or writes for longer."""
+"""Volunteers hear something at least this often, unless the backbone writes its state for longer."""
 
 HAND_OUT_S = 120.0
 """At the end volunteers may take so long, or the steps' own patience, to take the last averages."""
@@ -168,11 +168,12 @@ class Backbone:
         if ended:
             weights = self._kept.save_weights()
             self._hand_out(stop)
-            self._kept.evaluate()
+            self._kept.evaluate(stop)
             self._kept.store.save_people(self._kept.people)
         if self._steps_down:
             for visitor in list(self._visitors.values()):
                 self._put_out(visitor, "another backbone serves", may_return=True)
+        self._kept.stop_evaluation()
         return BackboneResult(self.step, weights, self._trainer.weights_hash(), self._steps_down)
 
     def _hand_out(self, stop: Callable[[], bool]) -> None:
@@ -356,6 +357,7 @@ class Backbone:
                 self._put_out(visitor, "it takes averages more slowly than they are made", may_return=True)
             elif self._admissions.is_late(visitor):
                 self._put_out(visitor, "it did not take the state in time", may_return=True)
+        self._kept.look_at_evaluation()
         self._say_alive()
         if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s

@@ -15,6 +15,7 @@ from torch import Tensor
 from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.curve import Curve
+from ravnest.collaboration.evaluations import Evaluations, Found
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.messages import (
     CODE_BYTES,
@@ -67,8 +68,10 @@ class BackboneState:
         resume: bool,
         tell: Callable[[str], None],
         now: Callable[[], float],
+        evaluations: Evaluations | None = None,
     ) -> None:
-        """`resume`: go on from the last state in `folder`. Raises InvalidInput."""
+        """`resume`: go on from the last state in `folder`. `evaluations`: has the held-out set evaluated; None: beside
+        all else. Raises InvalidInput."""
         if folder.resolve() == job_file.resolve().parent:
             raise InvalidInput("is the job's folder, which volunteers are sent", path=str(folder), key="--out")
         self.files = collected(job_file)
@@ -94,6 +97,7 @@ class BackboneState:
         self._curve = Curve(self.trainer.step * self.trainer.target_batch, now())
         self._every = max(1, job.evaluate_every // self.trainer.target_batch)
         self._evaluated = 0
+        self._evaluations = evaluations or Evaluations()
         self._joiners: tuple[int, list[tuple[Form, Tensor]]] | None = None
         self.most_samples = self.trainer.target_batch + job.micro_batch - 1
         """Of one contribution: a volunteer stops at a whole batch, and its last micro-batch may go beyond it."""
@@ -169,26 +173,53 @@ class BackboneState:
         return Invitation(addresses, kept.backbone_public, kept.guest_public, kept.guest_secret, kept.token, self.code)
 
     def apply(self, samples: Mapping[str, int], mean: Mapping[str, Tensor]) -> None:
-        """Make a step of its mean over so many samples by peer; evaluate and save when that is due."""
+        """Make a step of its mean over so many samples by peer; save and begin to evaluate when that is due."""
         norm = self.trainer.apply(mean)
         entry = self._curve.committed(self.trainer.step, samples, norm, self._now())
         self._lines += self.store.add_to_curve(entry.fields)
         self._tell(entry.line)
         if self.trainer.step % self._every == 0:
-            self.evaluate()
             self.save()
+            self._begin_evaluation()
 
-    def evaluate(self) -> None:
-        """Evaluate on the held-out set, once a step, and write it to the curve."""
-        if self._evaluated == self.trainer.step:
+    def _begin_evaluation(self) -> None:
+        """Evaluate what the model is now, beside the steps that follow."""
+        if (under_way := self._evaluations.under_way) is not None:
+            if self.trainer.step != self.trainer.total_steps:  # the last one is evaluated at the end
+                self._tell(f"step {self.trainer.step} is not evaluated: step {under_way} still is (evaluate_every)")
+            return
+        try:
+            work = self.trainer.evaluation()
+        except (TypeError, RuntimeError, NotImplementedError):  # this model cannot be copied
+            self.evaluate()
             return
         self._evaluated = self.trainer.step
-        found = self.trainer.evaluate()
+        self._evaluations.begin(self._evaluated, work)
+        self.look_at_evaluation()
+
+    def look_at_evaluation(self) -> None:
+        """Write an evaluation to the curve once it is there."""
+        if (finished := self._evaluations.finished()) is not None:
+            self._write_evaluation(*finished)
+
+    def evaluate(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Have the held-out set evaluated on the last step, once, and wait for it, unless `stop` says so."""
+        self._evaluations.wait(stop)
+        self.look_at_evaluation()
+        if self._evaluated < self.trainer.step and not stop():
+            self._evaluated = self.trainer.step
+            self._write_evaluation(self._evaluated, self.trainer.evaluate(stop))
+
+    def stop_evaluation(self) -> None:
+        """An evaluation under way is of no use any more."""
+        self._evaluations.stop()
+
+    def _write_evaluation(self, step: int, found: Found) -> None:
         if found:
             kept = {name: value if math.isfinite(value) else None for name, value in found.items()}
-            self._lines += self.store.add_to_curve({"step": self.trainer.step, "held_out": kept})
+            self._lines += self.store.add_to_curve({"step": step, "held_out": kept})
             words = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-            self._tell(f"step {self.trainer.step}: held out: {words}")
+            self._tell(f"step {step}: held out: {words}")
 
     def save(self) -> None:
         """Write the state and the people."""

@@ -37,7 +37,7 @@ SILENT_S = 30.0
 """A helper that said nothing for so long is given up; it may write its state."""
 
 AWAY_S = 1.0
-"""Who serves reads at least this often, unless it evaluates or writes for longer: what was said meanwhile waits."""
+"""Who serves reads at least this often, unless it writes its state for longer: what was said meanwhile waits."""
 
 REST_S = 300.0
 MOST_DOUBLED = 6

@@ -58,7 +58,7 @@ LOOK_S = 5.0
 
 SILENT_S = 30.0
 MOST_SILENT_S = 300.0
-"""A backbone that said nothing for so long is looked for again. It may only evaluate or write: then it answers the
+"""A backbone that said nothing for so long is looked for again. It may only write: then it answers the
 handshake, and is not left before MOST_SILENT_S."""
 
 TAKE_OVER_S = 10.0

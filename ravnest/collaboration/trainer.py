@@ -6,9 +6,11 @@ same means have the same weights. Running statistics (float buffers) are average
 its batches by itself. Data, dropout and the order of samples are each peer's own, from the seed that it is given.
 """
 
+import copy
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +53,7 @@ class MicroBatch:
 
 
 class Trainer:
-    """Owns the model and the optimizer. All methods belong to one thread."""
+    """Owns the model and the optimizer. All methods belong to one thread; what evaluation() returns, to any."""
 
     def __init__(self, job: Job, job_file: Path, *, device: str = "cpu", order: str = "") -> None:
         """`order`: seeds the order of this peer's samples, with the job's seed. `device`: meta for a model whose values
@@ -111,6 +113,7 @@ class Trainer:
         """What a contribution and an average hold, and how it travels."""
         self._sum = torch.zeros(elements if holds else 0)
         self._sum_samples = 0
+        self._reading = threading.Lock()  # of data: both sets may read one file
         self.step = 0
         """Steps that the state has made."""
 
@@ -132,7 +135,9 @@ class Trainer:
         sampler = self._sampler_of(order)
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
         try:
-            self._compute(*self.data.train.batch(sampler.batch(number), sampler.epoch(number)))
+            with self._reading:
+                inputs, target = self.data.train.batch(sampler.batch(number), sampler.epoch(number))
+            self._compute(inputs, target)
             whole = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._parameters]
             return torch.cat([one.reshape(-1).to("cpu") for one in whole])
         finally:
@@ -261,20 +266,31 @@ class Trainer:
             digest.update(one.detach().to("cpu").contiguous().reshape(-1).numpy().tobytes())
         return digest.hexdigest()
 
-    def evaluate(self) -> dict[str, float]:
-        """Loss and metrics over the held-out set; empty where that is empty."""
+    def evaluate(self, stop: Callable[[], bool] = lambda: False) -> dict[str, float]:
+        """Loss and metrics over the held-out set; empty where that is empty, or `stop` has said so."""
+        return self._evaluated(self.model, stop)
+
+    def evaluation(self) -> Callable[[Callable[[], bool]], dict[str, float]]:
+        """As evaluate() now, whenever it is called and by whichever thread: it has a copy of the model."""
+        model = copy.deepcopy(self.model)
+        return lambda stop: self._evaluated(model, stop)
+
+    def _evaluated(self, model: nn.Module, stop: Callable[[], bool]) -> dict[str, float]:
         held_out = self.data.held_out
         spans = EvaluationBatches(len(held_out), self.job.micro_batch)
         if not len(spans):
             return {}
         named = {"loss": self._loss.measure, **{one.name: one.measure for one in self._metrics}}
         sums = dict.fromkeys(named, (0.0, 0.0))
-        self.model.eval()
+        model.eval()
         with torch.no_grad(), self._autocast():
             for span in spans:
-                inputs, target = held_out.batch(span)
+                if stop():
+                    return {}
+                with self._reading:
+                    inputs, target = held_out.batch(span)
                 positional, keywords = arguments(_to(inputs, self._device))
-                output, wanted = self.model(*positional, **keywords), _to(target, self._device)
+                output, wanted = model(*positional, **keywords), _to(target, self._device)
                 for name, measure in named.items():
                     found = measure(output, wanted)
                     sums[name] = sums[name][0] + found.total, sums[name][1] + found.count

@@ -58,7 +58,7 @@ from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
 
 SILENT_S = 300.0
-"""A backbone that works says something every ALIVE_S; it may evaluate or write for some time."""
+"""A backbone that works says something every ALIVE_S; it may write its state for some time."""
 
 SMOOTHED = 0.3
 """How much the last micro-batch counts in the rate that is reported. The first one, in which libraries and data warm

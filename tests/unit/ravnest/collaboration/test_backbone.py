@@ -14,6 +14,7 @@ from ravnest.collaboration import spot_checks
 from ravnest.collaboration.backbone import Backbone
 from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.code_bundle import code_hash, collected
+from ravnest.collaboration.evaluations import Evaluations, at_once
 from ravnest.collaboration.messages import (
     PROTOCOL,
     ChallengeMessage,
@@ -55,8 +56,9 @@ class World:
         monkeypatch.setattr(module, "Lines", lambda *_, **__: self.lines)
         self.told: list[str] = []
         self.kept = BackboneState(
-            load_job(path), path, folder / "out", resume=False, tell=self.told.append, now=self.lines.now
-        )
+            load_job(path), path, folder / "out", resume=False, tell=self.told.append, now=self.lines.now,
+            evaluations=Evaluations(at_once),
+        )  # fmt: skip
         self.path = path
         self.backbone = Backbone(self.kept, listen="127.0.0.1:0", tell=self.told.append, now=self.lines.now)
         self.trainer = Trainer(load_job(path), path)

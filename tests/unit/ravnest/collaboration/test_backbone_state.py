@@ -1,21 +1,35 @@
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.evaluations import Evaluations, at_once
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
 from tests.unit.ravnest.collaboration.jobs import job_in
 
 
-def state_in(folder: Path, *, resume: bool = False, optimizer: str = "{name: adamw, lr: 1.0e-2}") -> BackboneState:
+def state_in(
+    folder: Path,
+    *,
+    resume: bool = False,
+    optimizer: str = "{name: adamw, lr: 1.0e-2}",
+    begin: Callable[[Callable[[], None]], object] = at_once,
+) -> BackboneState:
     path = job_in(folder / "job", optimizer=optimizer)
     return BackboneState(
-        load_job(path), path, folder / "out", resume=resume, tell=lambda _: None, now=lambda: 0.0
+        load_job(path), path, folder / "out", resume=resume, tell=lambda _: None, now=lambda: 0.0,
+        evaluations=Evaluations(begin, lambda _: None),
     )  # fmt: skip
+
+
+def curve(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out" / "curve.jsonl").read_text().splitlines()]
 
 
 def applied(state: BackboneState) -> None:
@@ -28,7 +42,7 @@ def test_a_step_is_in_the_curve_evaluated_saved_and_taken_up_again(tmp_path: Pat
     state.heard(0, 0.5, 64)
     state.heard(7, 99.0, 64)  # of another step
     applied(state)
-    entries = [json.loads(line) for line in (tmp_path / "out" / "curve.jsonl").read_text().splitlines()]
+    entries = curve(tmp_path)
     assert entries[0]["loss"] == 0.5
     assert set(entries[1]["held_out"]) == {"loss", "accuracy"}
     again = state_in(tmp_path, resume=True)
@@ -46,10 +60,55 @@ def test_a_first_start_that_came_to_nothing_can_be_resumed_and_holds_a_state(tmp
 
 def test_a_held_out_loss_that_is_no_number_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_in(tmp_path)
-    monkeypatch.setattr(state.trainer, "evaluate", lambda: {"loss": math.nan, "accuracy": 0.5})
+    monkeypatch.setattr(state.trainer, "evaluation", lambda: lambda stop: {"loss": math.nan, "accuracy": 0.5})
     applied(state)
-    last = (tmp_path / "out" / "curve.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last) == {"step": 1, "held_out": {"loss": None, "accuracy": 0.5}}
+    assert curve(tmp_path)[-1] == {"step": 1, "held_out": {"loss": None, "accuracy": 0.5}}
+
+
+def test_what_is_evaluated_beside_the_steps_that_follow_is_the_model_of_its_own_step(tmp_path: Path) -> None:
+    works: list[Callable[[], None]] = []
+    state, alike = state_in(tmp_path / "one", begin=works.append), state_in(tmp_path / "other")
+    for _ in range(3):
+        applied(state)
+        applied(alike)
+    assert len(works) == 1  # one at a time
+    works.pop()()
+    state.look_at_evaluation()
+    applied(state)
+    works.pop()()
+    state.evaluate()
+    kept = {entry["step"]: entry["held_out"] for entry in curve(tmp_path / "one") if "held_out" in entry}
+    applied(alike)
+    expected = {entry["step"]: entry["held_out"] for entry in curve(tmp_path / "other") if "held_out" in entry}
+    assert kept == {step: expected[step] for step in (1, 4)}
+    assert (tmp_path / "one" / "out" / "state-000003.safetensors").exists()  # a state is saved whatever is evaluated
+
+
+def test_an_evaluation_that_is_not_wanted_any_more_is_written_nowhere(tmp_path: Path) -> None:
+    works: list[Callable[[], None]] = []
+    state = state_in(tmp_path, begin=works.append)
+    applied(state)
+    state.stop_evaluation()
+    works.pop()()
+    state.look_at_evaluation()
+    assert not any("held_out" in entry for entry in curve(tmp_path))
+    state.evaluate(lambda: True)
+    assert not any("held_out" in entry for entry in curve(tmp_path))
+
+
+def test_a_model_that_cannot_be_copied_is_evaluated_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works: list[Callable[[], None]] = []
+    state = state_in(tmp_path, begin=works.append)
+
+    def refuses(_: object) -> NoReturn:
+        raise TypeError("it holds what cannot be copied")
+
+    monkeypatch.setattr(type(state.trainer.model), "__deepcopy__", refuses, raising=False)
+    applied(state)
+    assert not works
+    assert set(curve(tmp_path)[-1]["held_out"]) == {"loss", "accuracy"}
 
 
 def test_who_resumes_with_other_code_is_told_that_invitations_are_over(tmp_path: Path) -> None:
