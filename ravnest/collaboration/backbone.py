@@ -308,7 +308,8 @@ class Backbone:
                     for visitor in self._joined():
                         if (stop := stops.get(visitor.peer)) is not None:
                             most = most_next.get(visitor.peer)
-                            opened = OpenMessage(step=step, stop=stop, most_next=most, epoch=epoch)
+                            by = 0 if self._sharing.is_relayed(visitor) else epoch
+                            opened = OpenMessage(step=step, stop=stop, most_next=most, epoch=by)
                             self._lines.send(visitor.line, opened)
                 case CollectOn(step=step, peer=peer):
                     for visitor in self._joined():
@@ -353,7 +354,7 @@ class Backbone:
             patience_s = SIGN_IN_S if visitor.person is None else AGREE_S
             if not visitor.agreed and now_s > visitor.opened_s + patience_s:
                 self._put_out(visitor, "it did not join in time", may_return=True)
-            elif len(visitor.outgoing) > MOST_WAITING:
+            elif len(visitor.outgoing) > MOST_WAITING + 2 * self._sharing.epochs.relayed_to(visitor):
                 self._put_out(visitor, "it takes averages more slowly than they are made", may_return=True)
             elif self._admissions.is_late(visitor):
                 self._put_out(visitor, "it did not take the state in time", may_return=True)

@@ -7,8 +7,9 @@ events for the state machine of the step. What is refused costs its own voluntee
 from collections.abc import Callable, Sequence
 
 from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.matching import Complete, Refused
 from ravnest.collaboration.messages import GotMessage, PieceMessage, TensorMessage, TransferMessage
-from ravnest.collaboration.sharing import Complete, FollowUp, Refused, Sharing
+from ravnest.collaboration.sharing import FollowUp, Sharing
 from ravnest.collaboration.spot_checks import SpotChecks
 from ravnest.collaboration.step_events import ContributionCame, ContributionRefused, Event
 from ravnest.collaboration.step_owner import StepOwner
@@ -44,9 +45,10 @@ class Contributions:
         try:
             if isinstance(message, TransferMessage):
                 visitor.incoming = None
-                packing = self._sharing.packing_of(message)
+                packing = self._sharing.packing_of(visitor, message)
                 if packing is not None:
-                    visitor.begin(message, packing, self._kept.most_samples)
+                    handed_on = self._sharing.is_relayed(visitor)
+                    visitor.begin(message, packing, self._kept.most_samples, handed_on=handed_on)
                 return
             whole = visitor.take(message, event.tensors)
             if whole is not None and self._owner.counts(visitor.peer, whole.step):
@@ -60,9 +62,14 @@ class Contributions:
             if isinstance(message, PieceMessage):
                 self._sharing.epochs.passed_down(event.tensors)
                 self._lines.send(visitor.line, GotMessage(pieces=visitor.taken))
-        if whole is not None:
-            alone = [Complete(visitor, whole, 0.0, (0, 0))]
-            self.follow_up(self._sharing.own_came(visitor, epoch, whole) if epoch else alone)
+        if whole is None:
+            return
+        if epoch:
+            self.follow_up(self._sharing.own_came(visitor, epoch, whole))
+        elif self._owner.counts(visitor.peer, whole.step) and self._sharing.is_relayed(visitor):
+            self.follow_up(self._sharing.hand_on(visitor, whole))
+        else:
+            self.follow_up([Complete(visitor, whole, 0.0, (0, 0))])
 
     def follow_up(self, found: Sequence[FollowUp]) -> None:
         """Go on with what other machines' parts lead to."""
@@ -77,7 +84,7 @@ class Contributions:
     def _look_into(self, visitor: Visitor, whole: Incoming) -> None:
         """Raises InvalidInput for what is not asked, or was not computed."""
         assert visitor.person is not None
-        if bool(whole.epoch) != self._sharing.in_use:
+        if bool(whole.epoch) != (self._sharing.in_use and not self._sharing.is_relayed(visitor)):
             raise InvalidInput("it sends all of a contribution where a part is due, or a part where all is")
         gradient = whole.vectors[GRADIENTS]
         self._checks.require(visitor.person.key, visitor.order, whole.micro_batches, gradient, whole.samples)

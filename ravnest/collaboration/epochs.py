@@ -23,7 +23,7 @@ from ravnest.collaboration.messages import (
 )
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division
-from ravnest.collaboration.sharing_plan import Link, Outcome, planned
+from ravnest.collaboration.sharing_plan import Link, Outcome, planned, relays_pay
 from ravnest.collaboration.transfers import Incoming, Said
 from ravnest.collaboration.visitor import Visitor
 from ravnest.errors import InvalidInput
@@ -44,6 +44,10 @@ MOST_DOUBLED = 6
 """A helper that was given up rests for so long, and each time twice as long, at most 2 to this power of times."""
 
 PLAN_S = 5.0
+RELAYED = 1 << 40
+"""Visits whose parts are handed on are numbered from here on: so nothing is taken for what the same volunteer sent to a
+helper itself."""
+
 TICKET_BYTES = 16
 
 
@@ -81,8 +85,19 @@ class Epoch:
     told_s: dict[int, float] = field(default_factory=dict)
     """By visit: when a volunteer was told."""
     reached: set[int] = field(default_factory=set)
+    relayed: set[int] = field(default_factory=set)
+    """Visits that do not reach all helpers: this machine hands on to helpers what they are to add up."""
     usable: bool = False
     """Everyone has reached all helpers; who joins later need not have."""
+
+    @property
+    def taking_part(self) -> set[int]:
+        """The visits that can give to steps which are made by it."""
+        return self.reached | self.relayed
+
+    def visit_of(self, line: int) -> int:
+        """The number under which helpers know a visit."""
+        return line + RELAYED if line in self.relayed else line
 
     def part_of(self, helper: Helper | None) -> int:
         """Its part; 0 where it has none."""
@@ -125,7 +140,7 @@ class Epochs:
 
     def counts_on(self, visitor: Visitor) -> bool:
         """Whether a volunteer can take part now: who joined reaches the helpers first."""
-        return self.current is None or not self.current.usable or visitor.line in self.current.reached
+        return self.current is None or not self.current.usable or visitor.line in self.current.taking_part
 
     def follows(self, visitor: Visitor, message: FollowMessage) -> None:
         """Another backbone machine stands by."""
@@ -146,10 +161,15 @@ class Epochs:
         helper, epoch = self.helpers.pop(visitor.line, None), self.current
         if epoch is None or helper is not None:
             return helper if epoch is not None and helper in epoch.helpers else None
+        gone = AdmitMessage(visit=epoch.visit_of(visitor.line), ticket=b"")
+        for one in epoch.helpers:
+            if visitor.line in epoch.relayed:  # behind what was handed on
+                one.visitor.outgoing.put(iter([(gone, ())]))
+            else:
+                self._lines.send(one.visitor.line, gone)
         epoch.told_s.pop(visitor.line, None)
         epoch.reached.discard(visitor.line)
-        for one in epoch.helpers:
-            self._lines.send(one.visitor.line, AdmitMessage(visit=visitor.line, ticket=b""))
+        epoch.relayed.discard(visitor.line)
         return None
 
     def reached(self, visitor: Visitor, message: ReachedMessage) -> Helper | None:
@@ -163,6 +183,37 @@ class Epochs:
             return epoch.helpers[message.lost - 1]
         epoch.reached.add(visitor.line)
         return None
+
+    def relays(self, visitor: Visitor, step: int) -> bool:
+        """Have a volunteer give whole contributions, of which this machine hands on the helpers' parts; False where
+        shares are of no use then. What it was asked for before counts up to `step`, and is sent again from there on."""
+        epoch = self.current
+        assert epoch is not None
+        count, volunteers = len(epoch.relayed) + 1, [one for one in self._visitors() if not one.follows]
+        links = [helper.link for helper in epoch.helpers]
+        if not relays_pay(self.own, links, epoch.division, len(volunteers), count):
+            return False
+        for helper in epoch.helpers:
+            self._lines.send(helper.visitor.line, AdmitMessage(visit=visitor.line, ticket=b""))
+        epoch.told_s.pop(visitor.line, None)
+        epoch.reached.discard(visitor.line)
+        epoch.relayed.add(visitor.line)
+        self._lines.send(visitor.line, WithoutMessage(epoch=epoch.number, step=step))
+        self._tell(f"{visitor.name} does not reach all that add up shares: this machine hands its parts on")
+        return True
+
+    def relayed_to(self, visitor: Visitor) -> int:
+        """For how many volunteers something may wait to be handed on to this machine."""
+        epoch = self.current
+        return len(epoch.relayed) if epoch is not None and epoch.part_of(self.helpers.get(visitor.line)) else 0
+
+    def unreached(self) -> list[Visitor]:
+        """Volunteers that have not said for REACH_S that they reach all helpers, or do not."""
+        epoch, now_s = self.current, self._now()
+        if epoch is None:
+            return []
+        late = {line for line, at_s in epoch.told_s.items() if line not in epoch.reached and now_s > at_s + REACH_S}
+        return [visitor for visitor in self._visitors() if visitor.line in late]
 
     def heard(self, visitor: Visitor) -> None:
         """Something has come from this line."""
@@ -208,11 +259,8 @@ class Epochs:
         silent = [helper for helper in epoch.helpers if now_s > helper.heard_s + SILENT_S]
         if silent:
             return silent, f"it said nothing for {SILENT_S:.0f} s"
-        waits = [at for line, at in epoch.told_s.items() if line not in epoch.reached]
-        if not waits:
+        if epoch.told_s.keys() <= epoch.reached and epoch.taking_part:
             epoch.usable = True
-        elif now_s > min(waits) + REACH_S:
-            return epoch.helpers, "a volunteer does not say that it reaches all helpers"
         return None
 
     def give_up(self, helpers: Sequence[Helper], why: str, step: int) -> None:
@@ -225,7 +273,7 @@ class Epochs:
             self._tell(f"{helper.address} adds up no share for {rest_s:.0f} s: {why}")
         if epoch is not None:
             ended = WithoutMessage(epoch=epoch.number, step=step)
-            for line in [*epoch.told_s, *(helper.visitor.line for helper in epoch.helpers)]:
+            for line in [*epoch.told_s, *epoch.relayed, *(helper.visitor.line for helper in epoch.helpers)]:
                 self._lines.send(line, ended)
 
     def end(self) -> None:

@@ -108,8 +108,8 @@ class HelperLines:
         for transfer in self._main:
             outgoing.cancel(transfer)
         self._main = []
-        for at in sorted(self._sent):
-            for said in self._sent.pop(at) if at >= step else []:
+        for at in sorted(at for at in self._sent if at >= step):  # what is older may be asked for by another word
+            for said in self._sent.pop(at):
                 outgoing.put(iter(said))
 
     def send(self, step: int, said: Iterator[Said], outgoing: Outgoing) -> None:

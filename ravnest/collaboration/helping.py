@@ -27,6 +27,7 @@ from ravnest.collaboration.messages import (
     PartMessage,
     PieceMessage,
     RatesMessage,
+    RelayMessage,
     TensorMessage,
     TicketMessage,
     TransferMessage,
@@ -101,6 +102,8 @@ class Helping:
         self._sum: PartSum | None = None
         self._tickets: dict[bytes, int] = {}
         self._guests: dict[int, _Guest] = {}
+        self._relayed: dict[int, _Guest] = {}  # by visit: whose parts come on the line to the serving backbone
+        self._relaying: _Guest | None = None
         self._held: dict[tuple[int, int], tuple[dict[str, Tensor], int]] = {}
         self._gone: set[int] = set()
         self._serving = Outgoing()
@@ -139,6 +142,7 @@ class Helping:
         """The epoch is over; what was sent by it counts no more."""
         self._epoch, self._division, self._sum = 0, None, None
         self._held, self._tickets, self._gone = {}, {}, set()
+        self._relayed, self._relaying = {}, None
         for guest in list(self._guests.values()):
             self._hang_up(guest, "the epoch is over")
 
@@ -153,6 +157,7 @@ class Helping:
             raise RunFailed(f"part {message.part} of {division.parts}")
         self._epoch, self._part, self._division = message.epoch, message.part, division
         self._sum, self._held, self._tickets = PartSum(division.packing_of(self._part)), {}, {}
+        self._relayed, self._relaying = {}, None
         last = self._last_mean()
         if last is not None:
             self._sum.begin_from(division.vectors_of(self._part, last))
@@ -168,6 +173,7 @@ class Helping:
             return
         self._tickets = {one: other for one, other in self._tickets.items() if other != visit}
         self._gone.add(visit)  # what it has sent may still count in this step
+        self._relayed.pop(visit, None)
         for guest in [one for one in self._guests.values() if one.visit == visit]:
             self._hang_up(guest, "it has left")
 
@@ -222,6 +228,28 @@ class Helping:
                 except InvalidInput as error:
                     self._hang_up(guest, str(error))
 
+    def relays(self, message: RelayMessage) -> None:
+        """What the serving backbone sends next is a part of a volunteer that does not reach this machine."""
+        guest = _Guest(self._line, self._now(), visit=message.visit, known=True)
+        of_this = message.epoch == self._epoch
+        self._relaying = self._relayed.setdefault(message.visit, guest) if of_this else _Guest(self._line, self._now())
+
+    def relay_ends(self) -> None:
+        """What the serving backbone sends next is its own."""
+        self._relaying = None
+
+    @property
+    def takes_relayed(self) -> bool:
+        """Whether what the serving backbone sends is a volunteer's."""
+        return self._relaying is not None
+
+    def take_relayed(
+        self, message: TransferMessage | TensorMessage | PieceMessage, tensors: tuple[Tensor, ...]
+    ) -> None:
+        """The next message of such a part."""
+        assert self._relaying is not None
+        self._contribution(self._relaying, message, tensors)
+
     def _open(self, line: int) -> None:
         unknown = [guest for guest in self._guests.values() if not guest.known]
         if len(self._guests) >= MOST_LINES and not unknown:
@@ -274,7 +302,7 @@ class Helping:
             guest.incoming = None
             self._came(guest, 0, 0, 0.0, str(error)[:400])
         finally:
-            if isinstance(message, PieceMessage):
+            if isinstance(message, PieceMessage) and guest.line != self._line:
                 guest.taken += 1
                 self._lines.send(guest.line, GotMessage(pieces=guest.taken))
         incoming = guest.incoming

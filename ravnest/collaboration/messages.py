@@ -282,6 +282,13 @@ class PartMessage(Message, frozen=True, kw_only=True, tag="part"):
     refused: Text = ""
 
 
+class RelayMessage(Message, frozen=True, kw_only=True, tag="relay"):
+    """The part of a contribution that follows is the volunteer's of this visit, which does not reach the helper."""
+
+    epoch: Count
+    visit: Count
+
+
 class CountMessage(Message, frozen=True, kw_only=True, tag="count"):
     """Add the volunteer's contribution of that number in the epoch, scaled; or forget it."""
 
@@ -338,6 +345,7 @@ COLLABORATION = Codec(
         HelpMessage,
         AdmitMessage,
         PartMessage,
+        RelayMessage,
         CountMessage,
         MakeMeanMessage,
         RatesMessage,

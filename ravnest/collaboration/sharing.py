@@ -6,16 +6,15 @@ protocol is decision 205. The epoch is given up when any of its machines is lost
 reach one: then the step is begun again without shares.
 """
 
-import math
-from collections import deque
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
 
 from ravnest.collaboration.epochs import Epoch, Epochs, Helper
-from ravnest.collaboration.kept_averages import Averaging, KeptAverages, TooLate
+from ravnest.collaboration.kept_averages import Averaging, KeptAverages
+from ravnest.collaboration.matching import Complete, Matching, Refused
 from ravnest.collaboration.messages import (
     AliveMessage,
     CountMessage,
@@ -27,6 +26,7 @@ from ravnest.collaboration.messages import (
     PieceMessage,
     RatesMessage,
     ReachedMessage,
+    RelayMessage,
     TensorMessage,
     TransferMessage,
 )
@@ -42,28 +42,6 @@ from ring_allreduce.transport import Lines, LineSaid, Message
 
 LEAST_PATIENCE_S = 10.0
 """A helper's mean may take so long without a piece of it, or a step's patience."""
-
-MOST_UNMATCHED = 4
-"""So many parts of a volunteer's contributions may wait for their other parts."""
-
-
-@dataclass(frozen=True)
-class Complete:
-    """A contribution has come whole everywhere. `elsewhere`: how far its other parts are from the last mean."""
-
-    visitor: Visitor
-    own: Incoming
-    elsewhere: float
-    numbered: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Another machine has refused its part of a contribution."""
-
-    visitor: Visitor
-    reason: str
-
 
 FollowUp = Complete | Refused | Event
 
@@ -90,10 +68,8 @@ class Sharing:
         self._step = -1
         self._part: StepSum | None = None  # of the present step, where it is made in parts
         self._epoch: Epoch | None = None  # by which it is made
-        self._own: dict[int, deque[Incoming | None]] = {}
-        self._parts: dict[tuple[int, int], deque[PartMessage]] = {}
-        self._numbers: dict[int, int] = {}
-        self._numbered_in = 0
+        self._matching = Matching(epochs, self.drop)
+        self._handed_on: list[Complete] = []  # whole contributions to the present step
         self._averaging: Averaging | None = None
         self.kept = KeptAverages(lambda: epochs.helpers, visitors, now)
         """The last averages."""
@@ -111,26 +87,24 @@ class Sharing:
     def opens(self, step: int) -> int:
         """A step opens, maybe again: the epoch by which it is made; 0: without shares."""
         if step != self._step:
+            self._handed_on = []
             self._step, epoch = step, self.epochs.current
             if epoch is not None and epoch.usable:
                 self._part, self._epoch = self._whole.divided(epoch.division), epoch
         return self._epoch.number if self._epoch is not None else 0
 
-    def packing_of(self, message: TransferMessage) -> Packing | None:
-        """How this contribution travels; None for one of an epoch that is over."""
+    def packing_of(self, visitor: Visitor, message: TransferMessage) -> Packing | None:
+        """How this contribution travels; None for one of an epoch that is over, for all or for this volunteer."""
         if not message.epoch:
             return self._packing
         epoch = self.epochs.current
-        if epoch is None or message.epoch != epoch.number or message.part:
+        if epoch is None or message.epoch != epoch.number or message.part or visitor.line in epoch.relayed:
             return None
         return epoch.division.packing_of(0)
 
     def left(self, visitor: Visitor) -> list[FollowUp]:
         """A line has ended."""
-        for queues in (self._own, self._numbers):
-            queues.pop(visitor.line, None)
-        for key in [key for key in self._parts if key[0] == visitor.line]:
-            del self._parts[key]
+        self._matching.left(visitor.line)
         lost = self.epochs.left(visitor)
         return [] if lost is None else self.give_up([lost], "its line has ended")
 
@@ -141,7 +115,9 @@ class Sharing:
             return None if helper is None else self._hear_helper(helper, message, event)
         if isinstance(message, ReachedMessage):
             lost = self.epochs.reached(visitor, message)
-            return [] if lost is None else self.give_up([lost], f"{visitor.name} does not reach it")
+            if lost is None or self._relays(visitor):
+                return []
+            return self.give_up([lost], f"{visitor.name} does not reach it")
         if isinstance(message, MissingMessage):
             self.kept.lacks(visitor, message)
             return []
@@ -153,6 +129,9 @@ class Sharing:
         found = self.epochs.trouble()
         if found is not None:
             return self.give_up(*found)
+        for visitor in self.epochs.unreached():
+            if not self._relays(visitor):
+                return self.give_up(self._helpers(), "a volunteer does not say that it reaches all helpers")
         epoch, made = self._epoch, self._averaging
         if epoch is None:
             return []
@@ -163,21 +142,8 @@ class Sharing:
             waits = [part for part in range(1, epoch.division.parts) if part not in made.means]
             late = [epoch.helpers[part - 1] for part in waits if now_s > made.heard_s[part] + most_s]
         elif due_s is not None and now_s >= due_s:
-            late = self._late(epoch)
+            late = self._matching.late(epoch, self._step)
         return self.give_up(late, "its part of a step is late") if late else []
-
-    def _late(self, epoch: Epoch) -> list[Helper]:
-        """Helpers that lack the parts of all volunteers whose own parts wait. One volunteer is late itself, as
-        step_owner.py says, wherever others take part: it may have sent a helper nothing."""
-        waiting = [
-            line
-            for line, queue in self._own.items()
-            if any(one is not None and one.step == self._step for one in queue)
-        ]
-        if len(waiting) < min(2, len(epoch.reached)):
-            return []
-        lack = [not any(self._parts.get((line, part)) for line in waiting) for part in range(1, epoch.division.parts)]
-        return [helper for helper, lacks in zip(epoch.helpers, lack, strict=True) if waiting and lacks]
 
     def give_up(self, helpers: Sequence[Helper], why: str) -> list[FollowUp]:
         """End the epoch, and begin the step again where it was made by it."""
@@ -193,54 +159,56 @@ class Sharing:
         part.reset()
         self._whole.take_back(part)
         self._part = self._epoch = self._averaging = None
-        self._own, self._parts = {}, {}
+        self._matching.clear()
+        whole, self._handed_on = self._handed_on, []  # they were not sent by ranges, and do not come again
         for visitor in self._visitors():
             if visitor.incoming is not None and visitor.incoming.epoch:
                 visitor.incoming = None
-        return [BegunAgain()]
+        return [BegunAgain(), *whole]
 
     # Contributions.
 
     def own_came(self, visitor: Visitor, epoch: int, own: Incoming | None) -> list[FollowUp]:
-        """Part 0 of a contribution by this epoch has come whole, or was refused (None)."""
-        if not self._is_current(epoch):
-            return []
-        queue = self._own.setdefault(visitor.line, deque())
-        queue.append(own)
-        if len(queue) > MOST_UNMATCHED:
-            raise TooLate("its contributions' other parts do not come")
-        return self._matched(visitor)
+        """Part 0 of a contribution by this epoch has come whole, or was refused (None). Raises TooLate."""
+        return [*self._matching.own_came(visitor, epoch, own)]
 
-    def _is_current(self, epoch: int) -> bool:
-        """Whether what comes by this epoch counts; contributions are numbered anew in each."""
-        current = self.epochs.current
-        if current is None or current.number != epoch:
+    def is_relayed(self, visitor: Visitor) -> bool:
+        """Whether the present step is made in parts, and those of this volunteer are handed on by this machine."""
+        return self._epoch is not None and visitor.line in self._epoch.relayed
+
+    def hand_on(self, visitor: Visitor, whole: Incoming) -> list[FollowUp]:
+        """A contribution of such a volunteer has come whole."""
+        epoch, said = self._epoch, visitor.said
+        visitor.said = None
+        if epoch is None or said is None:
+            return []
+        parts = epoch.division.split(said, epoch.number)
+        relayed = RelayMessage(epoch=epoch.number, visit=epoch.visit_of(visitor.line))
+        for helper, part in zip(epoch.helpers, parts[1:], strict=True):
+            helper.visitor.outgoing.put(iter([(relayed, ()), *part]))
+        self._handed_on.append(Complete(visitor, whole, 0.0, (0, 0)))
+        own = copy.copy(whole)
+        own.epoch, own.vectors = epoch.number, epoch.division.vectors_of(0, whole.vectors)
+        return self.own_came(visitor, epoch.number, own)
+
+    def _relays(self, visitor: Visitor) -> bool:
+        """Hand a volunteer's parts on from now on. What it has sent by ranges and is not whole comes again."""
+        epoch, made, line = self.epochs.current, self._averaging, visitor.line
+        gave = self._part is None or self._matching.gave(line, self._step)
+        if epoch is None or not self.epochs.relays(visitor, self._step + gave):
             return False
-        if self._numbered_in != epoch:
-            self._numbered_in = epoch
-            self._own, self._parts, self._numbers = {}, {}, {}
+        self._matching.left(line)
+        if visitor.incoming is not None and visitor.incoming.epoch:
+            visitor.incoming = None
+        if made is not None and line in made.visits:  # it is sent the whole average
+            made.visits.remove(line)
+            for one, transfer in made.sent:
+                if one is visitor:
+                    visitor.outgoing.cancel(transfer)
         return True
 
-    def _matched(self, visitor: Visitor) -> list[FollowUp]:
-        epoch, found, own = self.epochs.current, list[FollowUp](), self._own.get(visitor.line)
-        if epoch is None:
-            return []
-        queues = [self._parts.get((visitor.line, part)) for part in range(1, epoch.division.parts)]
-        while own and all(queues):
-            mine, parts = own.popleft(), [queue.popleft() for queue in queues if queue]
-            number = self._numbers.get(visitor.line, 0)
-            self._numbers[visitor.line] = number + 1
-            reason = next((part.refused for part in parts if part.refused), "")
-            due = None if mine is None else (mine.step, mine.samples, number)
-            if due and any((part.step, part.samples, part.number) != due for part in parts):
-                reason = reason or "its parts are of several contributions"
-            if mine is None or reason:
-                self.drop((visitor.line, number))
-                found += [] if mine is None else [Refused(visitor, reason)]
-            else:
-                elsewhere = math.hypot(*(part.deviation for part in parts))
-                found.append(Complete(visitor, mine, elsewhere, (visitor.line, number)))
-        return found
+    def _helpers(self) -> list[Helper]:
+        return [] if self.epochs.current is None else self.epochs.current.helpers
 
     def tell_counted(self) -> None:
         """Helpers add what was added here, in the same order."""
@@ -304,10 +272,11 @@ class Sharing:
         self._whole.begin_from(mean)
         self.kept.keep(made)
         self._part = self._epoch = self._averaging = None
+        self._handed_on = []
         return mean
 
     def _hear_helper(self, helper: Helper, message: Message, event: LineSaid) -> list[FollowUp] | None:
-        epoch, made = self.epochs.current, self._averaging
+        made = self._averaging
         match message:
             case AliveMessage():
                 return []
@@ -316,12 +285,8 @@ class Sharing:
                 self.kept.taken_of(helper, message.step)
                 return []
             case PartMessage():
-                visitor = next((one for one in self._visitors() if one.line == message.visit), None)
-                if epoch is None or not self._is_current(message.epoch) or visitor is None:
-                    return []
-                queue = self._parts.setdefault((message.visit, epoch.part_of(helper)), deque(maxlen=MOST_UNMATCHED))
-                queue.append(message)
-                return self._matched(visitor)
+                visitors = {one.line: one for one in self._visitors()}
+                return [*self._matching.part_came(helper, message, visitors)]
             case TransferMessage():
                 helper.incoming, helper.said = None, []
                 part = 0 if made is None else made.epoch.part_of(helper)

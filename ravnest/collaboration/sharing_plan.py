@@ -84,13 +84,33 @@ def _parts(division: Division, named: Sequence[int], helpers: int) -> list[float
     return shares
 
 
-def _averages(links: Sequence[Link], shares: Sequence[float], peers: int) -> float:
+def relays_pay(own: Link, helpers: Sequence[Link], division: Division, volunteers: int, relayed: int) -> bool:
+    """Whether a division among this machine and all of these is faster than one machine, where so many volunteers do
+    not reach the helpers."""
+    links = [
+        own,
+        *(
+            Link(one.up_bytes_per_s or own.up_bytes_per_s, one.down_bytes_per_s or own.down_bytes_per_s)
+            for one in helpers
+        ),
+    ]
+    peers = volunteers + len(links)
+    shares = _parts(division, range(1, len(links)), len(helpers))
+    return _averages(links, shares, peers, relayed) > _averages(links, [1.0, *[0.0] * len(helpers)], peers)
+
+
+def _averages(links: Sequence[Link], shares: Sequence[float], peers: int, relayed: int = 0) -> float:
     """Averages per second by these shares, times the vector's bytes: a machine's link carries its own share for all the
-    others, and the others' shares once. `peers`: all machines and volunteers."""
+    others, and the others' shares once. `peers`: all machines and volunteers. `relayed`: volunteers whose other shares
+    the first machine takes and hands on, both of gradients and of averages."""
     rates = []
     for at, (link, share) in enumerate(zip(links, shares, strict=True)):
         if not at or share:
             up, down = share * (peers - 1), share * (peers - len(links)) + (1.0 - share)
+            if not at:
+                up, down = up + 2 * relayed * (1.0 - share), down + relayed * (1.0 - share)
+            else:
+                up -= relayed * share
             rates += [link.up_bytes_per_s / up, link.down_bytes_per_s / down]
     return min(rates)
 

@@ -42,6 +42,7 @@ from ravnest.collaboration.messages import (
     OpenMessage,
     PieceMessage,
     RefusedMessage,
+    RelayMessage,
     TensorMessage,
     TransferMessage,
     WithoutMessage,
@@ -267,9 +268,18 @@ class StandBy:
         match message:
             case RefusedMessage(reason=reason, may_return=may_return):
                 raise (RunFailed if may_return else InvalidInput)(f"the backbone refuses this machine: {reason}")
+            case RelayMessage():
+                self._helping.relays(message)
+            case TransferMessage(what="contribution") | TensorMessage() | PieceMessage() if self._helping.takes_relayed:
+                self._helping.take_relayed(message, tensors)
+                if isinstance(message, PieceMessage):
+                    self._taken += 1
+                    lines.send(line, GotMessage(pieces=self._taken))
             case TransferMessage(what="state"):
+                self._helping.relay_ends()
                 self._incoming = Incoming(message, self._state.trainer.state_forms(message.step))
             case TransferMessage(what="average", step=step) if step >= self._state.trainer.step:
+                self._helping.relay_ends()
                 self._incoming = self._averages.incoming(message, self._state.trainer.step)
             case HelpMessage():
                 self._averages.know(message.epoch, message.bounds)

@@ -23,7 +23,7 @@ from ravnest.collaboration.messages import (
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.people import Person
 from ravnest.collaboration.stand_by import proof
-from ravnest.collaboration.transfers import Incoming, Outgoing
+from ravnest.collaboration.transfers import Incoming, Outgoing, Said
 from ravnest.dht import KeyIdentity
 from ravnest.errors import InvalidInput
 
@@ -68,6 +68,8 @@ class Visitor:
     incoming: Incoming | None = None
     packing: Packing | None = None
     """How that travels."""
+    said: list[Said] | None = None
+    """Its messages so far, where it is handed on."""
     taken: int = 0
     """Pieces that have come from it."""
 
@@ -107,12 +109,13 @@ class Visitor:
             raise InvalidInput("its job's folder holds other code than this backbone's")
         self.name, self.follows, self.agreed = "another backbone", True, True
 
-    def begin(self, message: TransferMessage, packing: Packing, most_samples: int) -> None:
+    def begin(self, message: TransferMessage, packing: Packing, most_samples: int, *, handed_on: bool = False) -> None:
         """A contribution begins. Raises InvalidInput where it cannot be one."""
         self.incoming = None
         if message.what != "contribution" or not 0 < message.samples <= most_samples:
             raise InvalidInput(f"a {message.what} of {message.samples} samples")
         self.incoming, self.packing = packing.incoming(message), packing
+        self.said = [(message, ())] if handed_on else None
 
     def take(self, message: TensorMessage | PieceMessage, tensors: Sequence[Tensor]) -> Incoming | None:
         """The next part of it; returns the contribution when it is whole. Raises InvalidInput, and forgets the rest."""
@@ -121,6 +124,8 @@ class Visitor:
         if incoming is None:
             return None  # the rest of what was refused
         try:
+            if self.said is not None:
+                self.said.append((message, tuple(tensors)))
             if isinstance(message, TensorMessage):
                 incoming.take_tensor(message)
             else:

@@ -41,3 +41,17 @@ def test_a_machine_that_stands_by_adds_up_a_share_and_costs_no_step_when_it_is_k
     until(lambda: f"{all_of_them.two} adds up no share" in said("first"), "the helper is missed")
     assert len(all_of_them.hashes("first", *names)) == 1
     assert all(said(name).count("trying again") == 0 for name in names)
+
+
+def test_what_a_volunteer_gives_that_reaches_the_serving_machine_alone_is_handed_on(
+    all_of_them: Collaborators,
+) -> None:
+    said = all_of_them.said
+    all_of_them.backbones("--link-mbit", "100")
+    names = ["ada", "eva", "lea"]
+    for name in names:
+        all_of_them.join(name, closed=all_of_them.two if name == "lea" else "")
+    until(lambda: "lea does not reach all that add up shares" in said("first"), "an epoch begins")
+    assert len(all_of_them.hashes("first", "second", *names)) == 1
+    assert "adds up no share" not in said("first")
+    assert all(said(name).count("trying again") == 0 for name in names)

@@ -40,6 +40,28 @@ def model(width: int) -> torch.nn.Module:
 """The module rows.py of each job: rows that take a while to read, and a model as large as is asked."""
 
 
+BEHIND_A_FILTER = """
+import sys
+
+from ravnest.cli.main import main
+from ring_allreduce.errors import DeadlinePassed
+from ring_allreduce.transport import lines
+
+closed, stream = int(sys.argv.pop(1)), lines.EncryptedStream
+
+
+def filtered(host, port, keys, peer, timeout_s):
+    if port == closed:
+        raise DeadlinePassed(f"a handshake with {host}:{port}", timeout_s)
+    return stream(host, port, keys, peer, timeout_s)
+
+
+lines.EncryptedStream = filtered
+main()
+"""
+"""The command line on a machine that reaches no port of that number."""
+
+
 def free_port() -> int:
     """A port that nobody listens at."""
     with socket.socket() as free:
@@ -67,12 +89,17 @@ class Collaborators:
         self.one, self.two = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.started: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *arguments: str) -> None:
-        """Start `ravnest collaborate` with these arguments."""
+    def start(self, name: str, *arguments: str, closed: str = "") -> None:
+        """Start `ravnest collaborate` with these arguments. `closed`: HOST:PORT that it does not reach."""
+        command = ["-m", "ravnest"]
+        if closed:
+            filtered = self.folder / "filtered.py"
+            filtered.write_text(BEHIND_A_FILTER)
+            command = [str(filtered), closed.rpartition(":")[2]]
         environment = {**os.environ, "HOME": str(self.folder), "OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("wb") as log:
             self.started[name] = subprocess.Popen(
-                [sys.executable, "-m", "ravnest", "collaborate", *arguments], stdout=log, stderr=log, env=environment
+                [sys.executable, *command, "collaborate", *arguments], stdout=log, stderr=log, env=environment
             )
 
     def said(self, name: str) -> str:
@@ -88,10 +115,12 @@ class Collaborators:
         self._backbone("second", self.two, self.one, "--resume", *more)
         until(lambda: "stands by with the state" in self.said("second"), "the second machine stands by")
 
-    def join(self, name: str) -> None:
-        """Start a volunteer."""
+    def join(self, name: str, *, closed: str = "") -> None:
+        """Start a volunteer. `closed`: HOST:PORT that it does not reach."""
         key, invitation = str(self.folder / f"{name}.key"), str(self.folder / "first" / "invitation.txt")
-        self.start(name, "join", invitation, "--name", name, "--yes", "--threads", "1", "--key-file", key)
+        self.start(
+            name, "join", invitation, "--name", name, "--yes", "--threads", "1", "--key-file", key, closed=closed
+        )
 
     def hashes(self, *names: str) -> set[str]:
         """Wait for the end of these, and return the hashes of the weights that they print."""

@@ -20,6 +20,8 @@ from ravnest.collaboration.messages import (
     PartMessage,
     PieceMessage,
     RatesMessage,
+    RelayMessage,
+    TensorMessage,
     TicketMessage,
     TransferMessage,
     WithoutMessage,
@@ -294,3 +296,28 @@ def test_states_wait_for_means_for_a_part_of_a_step() -> None:
     world.lines.now_s += 10.0 * AVERAGES_FIRST
     world.helping.tend()
     assert world.lines.said(PieceMessage, 2)
+
+
+def test_a_part_that_the_serving_machine_hands_on_counts_as_its_volunteer_s() -> None:
+    world = World()
+    world.comes(1)
+    world.gives(1, 1.0)
+    for visit, epoch, value in ((7, 1, 3.0), (7, 1, float("nan")), (8, 2, 5.0)):
+        world.helping.relays(RelayMessage(epoch=epoch, visit=visit))
+        said = pieces("contribution", 3, 4, [(Form("g", torch.float32, 32), torch.full((32,), 4 * value))])
+        for message, tensors in in_part(list(said), epoch, 1):
+            assert world.helping.takes_relayed
+            assert isinstance(message, TransferMessage | TensorMessage | PieceMessage)
+            world.helping.take_relayed(message, tensors)
+    world.helping.relay_ends()
+    assert not world.helping.takes_relayed
+    assert [(one.visit, one.number, bool(one.refused)) for one in world.parts()] == [
+        (1, 0, False), (7, 0, False), (7, 1, True)
+    ]  # fmt: skip
+    assert not world.lines.said(GotMessage, SERVING)  # who has the line counts its pieces
+    for visit in (1, 7):
+        world.helping.hear(CountMessage(epoch=1, visit=visit, number=0, scale=1.0))
+    world.helping.hear(AdmitMessage(visit=7, ticket=b""))
+    mean = world.helping.hear(MakeMeanMessage(epoch=1, step=3, visits=(1,)))
+    assert mean is not None
+    assert mean["g"].tolist() == [2.0] * 32

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ravnest.collaboration.packing import Packing
-from ravnest.collaboration.sharing_plan import JUDGED, Link, Outcome, planned
+from ravnest.collaboration.sharing_plan import JUDGED, Link, Outcome, planned, relays_pay
 from ravnest.collaboration.transfers import Form
 
 ELEMENTS = 1000 * 65_536
@@ -51,6 +51,15 @@ def test_ranges_change_where_links_have_changed_by_much() -> None:
     slower = planned(PACKING, FAST, [Link(4e6, 4e6)], 8, found)
     assert slower is not None
     assert slower[0].bounds[0] > 0.6 * ELEMENTS
+
+
+def test_shares_pay_while_few_volunteers_reach_this_machine_alone() -> None:
+    found = planned(PACKING, FAST, [FAST], 8)
+    assert found is not None
+    pays = [relays_pay(FAST, [Link()], found[0], 8, relayed) for relayed in range(9)]
+    # 9 vectors by one machine; half of them, and a whole one for each whose parts are handed on, by two.
+    assert pays == [True] * 5 + [False] * 4
+    assert not relays_pay(FAST, [SLOW], found[0], 8, 0)
 
 
 def test_five_hundred_volunteers_are_planned_for() -> None:
