@@ -6,45 +6,41 @@ objective. From the best of them a local search starts (local_search.py). What i
 (candidates.py), which gives the rings' figures and averaging's load for the next search.
 Of up to EXHAUSTIVE_NODES nodes all partitions are looked at.
 
-With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the groups of every k, the same of
-parts of the fleet (fleet_parts.py), and plans whose stages are groups of neighbours (stage_groups.py). From the best
-ones hill climbing starts (whole_plans.py). More than large_fleets.LARGEST nodes are searched block by block before.
-The best plan worked out is kept. Each step is told (steps.py), for those who want to know why a plan is as it is.
+With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the groups of every k, plans whose
+stages are groups of neighbours, or that cover the model as often as a round allows (whole_starts.py), and those of
+parts of the fleet (fleet_parts.py). From the best hill climbing starts (whole_plans.py). More than large_fleets.LARGEST
+nodes are searched block by block before. The best plan worked out is kept. Each step is told (steps.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TypeAlias
 
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.common_cuts import common_cuts
 from cluster_planner.pipeline.memory_fit import MemoryFit
-from cluster_planner.plan import Cluster
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.fleet_parts import parts_of
+from cluster_planner.search.fleet_parts import likely_parts, parts_of
+from cluster_planner.search.halving import best_by_halves
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.moved_cuts import with_moved_cuts
 from cluster_planner.search.partitions import best_partitions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
-from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
+from cluster_planner.search.whole_starts import by_neighbours, covering
 
 LARGEST_MEAN = 12
 """In parts of the fleet, numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot
 hold the model.
 """
 
-STARTS = 3
-
-FEW_NODES = 24
+STARTS, FEW_NODES = 3, 24
 """In fleets of more nodes, only the best k is searched from: splits and merges find the others."""
 
 ROUNDS = 3
@@ -54,11 +50,6 @@ ESTIMATES_PER_NODE = 40
 """The number of groups that a local search may estimate for each node."""
 
 EXHAUSTIVE_NODES = 7
-
-HOPEFUL = 0.6
-"""In fleets of more than FEW_NODES nodes a part is searched by itself only where its groupings are worth this part of
-the best plan.
-"""
 
 PROMISING = 0.9
 """In such fleets a grouping is worked out only where it is estimated, with nothing averaged, to be worth this part of
@@ -78,55 +69,54 @@ fastest, and the same of memory.
 FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
-PART_STARTS = 2
-"""The number of groupings of each part of the fleet that are worked out; one in fleets of more than FEW_NODES nodes."""
+MOST_IN_PARTS = 40
+"""In fleets of up to so many nodes parts are also named by several limits together (fleet_parts.py), and searched."""
 
-PARTS_SEARCHED, MOST_IN_PARTS = 3, 40
-"""So many parts of a fleet of up to MOST_IN_PARTS nodes are searched by themselves (one less of more than FEW_NODES),
-beside those of up to EXHAUSTIVE_NODES nodes: those whose groupings are worth most.
+GLIMPSED, GLIMPSES, PARTS_SEARCHED, HOPEFUL = 6, 60, 3, 0.6
+"""From the starts of so many parts hill climbing tries so many changes, and so many of these parts are searched. In
+larger fleets the best CLIMBED are, where they have up to FEW_NODES nodes and a start worth HOPEFUL of the best plan.
 """
 
 ACROSS, MOST_ACROSS = 4, 250
 """Of plans with stages of neighbours those that are worth most roughly are worked out, so many; of more nodes none."""
 
-CLIMBED, TRIES = 2, 800
-"""The number of plans that hill climbing begins with, each worth something else, of which only the best that comes out
-goes on, and of the changes that it tries in fleets of up to FEW_NODES nodes.
+CLIMBED, CLIMBED_OF_FEW, TRIES = 2, 4, 800
+"""The number of plans that hill climbing begins with, each worth something else; the second in fleets of up to
+MOST_IN_PARTS nodes. The better half goes on, again and again; with the last of these TRIES changes are tried there, and
+with all before half as many together each time.
 """
 
-TRIES_PER_NODE = 12
+TRIES_PER_NODE, TRIES_TIMES_NODES = 12, 32_000
 """The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
-TRIES_TIMES_NODES = 32_000
 TRIES_IN_BLOCKS = 150
 """The same of still larger fleets, where each takes longest."""
-
 
 Starts: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
 """What groups are estimated to be worth, and the groups, the best first."""
 
-Parts: TypeAlias = list[tuple[float, str, Group]]
-"""What parts of the fleet are worth by what is known of them, in words, and their nodes."""
-
 
 class Search:
-    """One search for clusters, which `best` runs. `levels`: of parts that are searched by themselves, of which the
-    best is searched with one level less. With 0 it looks at no parts, as of a part of the fleet, and climbs less.
+    """One search for clusters, which `best` runs. `is_part`: it is one of a part of the fleet, which looks at no parts
+    of its own, and climbs less.
     """
 
     def __init__(
-        self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell, *, levels: int = 2
+        self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell, *, is_part: bool = False
     ) -> None:
-        self._problem, self._tell, self._levels = problem, tell, levels
+        self._problem, self._tell, self._is_part = problem, tell, is_part
         self._context = SearchContext(problem, memory_fit)
         self._rules = problem.fleet.rules
         self._assembler = Assembler(problem.fleet, spans, self._context.few, problem.least)
         self._worths = PlanWorths(problem.fleet, spans)
         self._spans, self._memory_fit = spans, memory_fit
+        self._climbers: dict[Group, WholePlans] = {}
         self._best: Candidate | None = None
-        self._pool: dict[float, Clusters] = {}
+        self._pool: dict[float, tuple[Clusters, Group]] = {}
 
-    def best(self) -> Candidate | None:
-        """Return the best plan found, or None where none is."""
+    def best(self, *starts_from: Clusters) -> Candidate | None:
+        """Return the best plan found, or None where none is. `starts_from`: plans that are known."""
+        for clusters in starts_from:
+            self._offer("known", clusters)
         able = self._problem.able
         if len(able) > LARGEST and by_blocks(self._context, self._work_out) is not None:
             if len(able) <= MOST_ACROSS:
@@ -148,9 +138,9 @@ class Search:
         elif self._across() <= near * STARVING:
             self._locally(starts)
         self._alone()
-        likely = self._parts() if self._levels else []
+        if not self._is_part:
+            self._parts()
         self._climb()
-        self._parts_again(likely)
         return self._best
 
     def _locally(self, starts: Starts) -> None:
@@ -175,7 +165,7 @@ class Search:
         """Yield those of few clusters, and in larger fleets others only where the estimate is PROMISING by then."""
         share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
         for score, groups in starts:
-            if score >= share * self._best_objective or len(groups) <= few:
+            if score == 0.0 or score >= share * self._best_objective or len(groups) <= few:
                 yield groups
 
     def _likely(self, starts: Starts, few: int) -> list[tuple[Group, ...]]:
@@ -193,10 +183,12 @@ class Search:
                 found.append((worth, groups))
         return [groups for _, groups in sorted(found, key=lambda one: -one[0])[:WORKED_OUT]]
 
-    def _offer(self, phase: str, clusters: Clusters, words: str = "") -> float:
-        """Return what a plan is worth, which is remembered, and taken if it is the best so far."""
+    def _offer(self, phase: str, clusters: Clusters, words: str = "", nodes: Group | None = None) -> float:
+        """Return what a plan is worth, which is remembered, and taken if it is the best so far. `nodes`: those that it
+        was made of, where these are a part of all.
+        """
         worth = self._worths.of(clusters)
-        self._remember(worth, clusters)
+        self._remember(worth, clusters, self._problem.able if nodes is None else nodes)
         if worth > self._best_objective * (1 + 1e-9) and (
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
         ):
@@ -206,9 +198,10 @@ class Search:
             self._tell(Step(phase, said, self._best_objective, gained))
         return worth
 
-    def _remember(self, worth: float, clusters: Clusters) -> None:
-        self._pool.setdefault(_about(worth), clusters)
-        self._pool = dict(sorted(self._pool.items(), reverse=True)[:CLIMBED])
+    def _remember(self, worth: float, clusters: Clusters, nodes: Group) -> None:
+        most = CLIMBED if self._is_part or len(self._problem.able) > MOST_IN_PARTS else CLIMBED_OF_FEW
+        self._pool.setdefault(_about(worth), (clusters, nodes))
+        self._pool = dict(sorted(self._pool.items(), reverse=True)[:most])
 
     def _alone(self) -> None:
         """Offer the plan of each node by itself, the fastest first, while one may be worth more than the best."""
@@ -232,94 +225,101 @@ class Search:
             if self._memory_fit.holds([node.name]):
                 self._keep("one node", [((i,),)], node.name)
 
-    def _parts(self) -> Parts:
-        """Offer plans of parts of the fleet whose bound is above the best plan: of each a few groupings, and of small
-        and of promising ones what a search by themselves finds. Return the larger ones that are worth most.
+    def _parts(self) -> None:
+        """Offer plans of parts of the fleet whose bound is above the best plan: of each the best start, of those that
+        promise most what climbing from it finds, and of the best of these what a search by themselves finds.
         """
-        problem = self._problem
-        few = len(problem.able) <= FEW_NODES
-        count, step = (PART_STARTS, 1) if few else (1, 2)
-        larger: Parts = []
-        for words, nodes in parts_of(problem.fleet, problem.able):
-            if not self._rules.pinned <= set(nodes):
-                continue
-            if best_possible(problem.fleet, self._spans, nodes, problem.least) <= self._best_objective:
-                continue
-            starts = self._grouped(nodes, islice(counts_to_try(len(nodes), problem.least), 0, None, step), 1)
-            worth = self._keep("parts", islice(self._promising(starts, FEW_OF_PARTS), count), words)
-            if len(nodes) > EXHAUSTIVE_NODES or self._levels == 1:
-                larger.append((worth, words, nodes))
-            elif few or worth >= HOPEFUL * self._best_objective:
-                self._part(words, nodes)
-        most = 0 if len(problem.able) > MOST_IN_PARTS else PARTS_SEARCHED if few else PARTS_SEARCHED - 1
-        likely = sorted(larger, key=lambda one: -one[0])[:most]
-        return [(self._part(words, nodes), words, nodes) for _, words, nodes in likely] if few else likely
+        problem, starts = self._problem, dict[Group, Clusters]()
+        few = len(problem.able) <= MOST_IN_PARTS
 
-    def _parts_again(self, likely: Parts) -> None:
-        """Search the best of these parts once more, with parts of its own, and climb from what is worth more then. With
-        more than FEW_NODES nodes they are searched only now, so that climbing has begun with plans of the whole.
-        """
-        before, self._pool = self._best_objective, {}
-        if len(self._problem.able) > FEW_NODES:
-            likely = [(self._part(words, nodes), words, nodes) for _, words, nodes in likely]
-        if likely and self._levels > 1:
-            _, words, nodes = max(likely, key=lambda one: one[0])
-            self._part(words, nodes, self._levels - 1)
-        if self._best_objective > before:
-            self._climb()
+        def started(nodes: Group) -> float:
+            worth, starts[nodes] = 0.0, ()
+            if self._rules.pinned <= set(nodes) and (
+                best_possible(problem.fleet, self._spans, nodes, problem.least) > self._best_objective
+            ):
+                worth, starts[nodes] = self._start(nodes)
+            return worth
 
-    def _part(self, words: str, nodes: Group, levels: int = 0) -> float:
-        """Offer what a search of these nodes by themselves finds, and return what it is worth: as of a fleet that has
-        no others, so that as much is found as with that fleet.
+        ranked = likely_parts(problem.fleet, problem.able, started, combined=few)
+        # Parts with the same start differ by nodes of no use: of these the smallest.
+        first = {_about(worth): (words, nodes) for worth, words, nodes in reversed(ranked) if worth > 0}
+        likely = [(worth, *first[worth]) for worth in sorted(first, reverse=True)[: GLIMPSED if few else CLIMBED]]
+        found = []
+        for number, (_, words, nodes) in enumerate(likely):
+            plans, tries = self._plans_of(nodes), GLIMPSES if few else 0
+            better, _ = plans.improved(starts[nodes], tries, problem.seed + number)
+            found.append((self._offer("parts", better, words, nodes), words, nodes, better))
+        for worth, words, nodes, clusters in sorted(found, key=lambda one: -one[0])[:PARTS_SEARCHED]:
+            if not few and (len(nodes) > FEW_NODES or worth < HOPEFUL * self._best_objective):
+                continue
+            self._search(words, nodes, clusters)
+        for words, nodes in parts_of(problem.fleet, problem.able) if len(problem.able) <= FEW_NODES else ():
+            if len(nodes) <= EXHAUSTIVE_NODES and starts[nodes]:
+                self._search(words, nodes, starts[nodes])
+
+    def _search(self, words: str, nodes: Group, start: Clusters) -> None:
+        """Offer what a search of a part of the fleet by itself finds."""
+        part = self._problem.of_part(nodes)
+        memory_fit = MemoryFit(part.fleet, self._spans, part.least)
+        found = Search(part, self._spans, memory_fit, unheard, is_part=True).best(start)
+        if found is not None and len(found.clusters) >= self._rules.min_clusters:
+            self._offer("parts", found.clusters, words, nodes)
+
+    def _start(self, nodes: Group) -> tuple[float, Clusters]:
+        """Return the best start from these nodes, and what it is worth roughly: of covers, and of groups for each
+        second number of clusters.
         """
-        problem = self._problem.of_part(nodes)
-        memory_fit = MemoryFit(problem.fleet, self._spans, problem.least)
-        part = Search(problem, self._spans, memory_fit, unheard, levels=levels)
-        if (found := part.best()) is not None and len(found.clusters) >= self._rules.min_clusters:
-            return self._offer("parts", found.clusters, words)
-        return 0.0
+        counts, names = list(counts_to_try(len(nodes), self._problem.least)), self._problem.fleet.names
+        found: list[Clusters] = []
+        if len(self._problem.able) <= MOST_IN_PARTS:
+            found += covering(self._context, self._plans_of(nodes), nodes, counts)
+        for groups in self._likely(self._grouped(nodes, iter(counts[::2]), 1), FEW_OF_PARTS)[:1]:
+            clusters = self._assembler.along_tours([tuple(names[i] for i in group) for group in groups])
+            found += [clusters] if clusters is not None and self._is_allowed(groups) else []
+        worths = [self._worths.of(clusters, roughly=True) for clusters in found]
+        return max(zip(worths, found, strict=True), key=lambda one: one[0], default=(0.0, ()))
 
     def _across(self) -> float:
-        """Offer plans whose stages are groups of neighbours; return the most that one is worth. Rules are about
-        clusters, so where there are any there are no such plans.
-        """
-        problem, context, names = self._problem, self._context, self._problem.fleet.names
-        if self._rules.are_any:
-            return 0.0
-        every = counts_to_try(len(problem.able), problem.least)
-        # Of many clusters neighbouring numbers differ little.
-        some = every if len(problem.able) <= FEW_NODES else [k for i, k in enumerate(every) if k <= EVERY_K or i % 2]
-        counts = [k for k in some if k >= self._rules.min_clusters]
-        roughly: list[tuple[float, Clusters]] = []
-        for orders in orders_across(problem.fleet, context.finer, context.points, problem.able, counts, problem.seed):
-            if len(orders[0]) < problem.least:
-                continue
-            named = [[names[i] for i in order] for order in orders]
-            for made in common_cuts(problem.fleet, context.fine, named):
-                clusters = tuple(Cluster("", one.window, one.stages) for one in made)
-                roughly.append((self._worths.of(clusters, roughly=True), clusters))
+        """Offer plans whose stages are groups of neighbours, and covers; return the most that one is worth."""
+        able, least = self._problem.able, self._rules.min_clusters
+        every = counts_to_try(len(able), self._problem.least)
+        few = len(able) <= FEW_NODES  # of many clusters neighbouring numbers differ little
+        counts = [k for i, k in enumerate(every) if k >= least and (few or k <= EVERY_K or i % 2)]
+        across = self._offer_likely("stages of neighbours", by_neighbours(self._context, counts))
+        if len(able) > LARGEST:
+            return across
+        return max(across, self._offer_likely("covers", covering(self._context, self._plans_of(able), able, counts)))
+
+    def _offer_likely(self, phase: str, plans: Iterable[Clusters]) -> float:
+        """Offer those that are worth most roughly, and return the most that one is worth."""
+        roughly = ((self._worths.of(clusters, roughly=True), clusters) for clusters in plans)
         different = {_about(worth): (worth, clusters) for worth, clusters in roughly}
         best = sorted(different.values(), key=lambda one: -one[0])[:ACROSS]
-        return max((self._offer("stages of neighbours", clusters) for _, clusters in best), default=0.0)
+        return max((self._offer(phase, clusters) for _, clusters in best), default=0.0)
 
     def _climb(self) -> None:
         """Climb from the best plans a little, and from the best of what comes out further, at last along its cuts."""
-        problem = self._problem
-        names = [problem.fleet.names[i] for i in problem.able]
-        climber = WholePlans(problem.fleet, self._spans, self._worths, names, problem.least, few=self._context.fine)
-        count = len(names)
+        problem, count = self._problem, len(self._problem.able)
         large = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
-        tries = (TRIES if count <= FEW_NODES else large) // (1 if self._levels else 4)
+        tries = (TRIES if count <= MOST_IN_PARTS else large) // (4 if self._is_part else 1)
         if self._best is not None:
-            self._remember(self._best_objective, self._best.clusters)
-        first = [
-            climber.improved(clusters, tries // 4, problem.seed + number)
-            for number, clusters in enumerate(self._pool.values())
-        ]
-        if first:
-            better, _ = climber.improved(max(first, key=lambda one: one[1])[0], tries, problem.seed + CLIMBED)
+            self._remember(self._best_objective, self._best.clusters, problem.able)
+        plans = [(self._plans_of(nodes), clusters) for clusters, nodes in self._pool.values()]
+        if better := best_by_halves(plans, tries, problem.seed):
+            climber = self._plans_of(problem.able)
+            better, _ = climber.improved(better, tries, problem.seed + CLIMBED)
             better = with_moved_cuts(climber, self._worths, better, tries)
             self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
+
+    def _plans_of(self, nodes: Group) -> WholePlans:
+        """Return what climbs with these nodes only: a part's others would mostly be drawn for nothing."""
+        problem = self._problem
+        if nodes not in self._climbers:
+            names = [problem.fleet.names[i] for i in nodes]
+            self._climbers[nodes] = WholePlans(
+                problem.fleet, self._spans, self._worths, names, problem.least, few=self._context.fine
+            )
+        return self._climbers[nodes]
 
     def _grouped(self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = "") -> Starts:
         """Return (score, groups) of k-means and of arcs for each number of clusters that is feasible, best first. Each

@@ -5,7 +5,8 @@ less often. So the parts are searched too, as far as they are named here: each r
 region, and without its slowest nodes, by speed and by links. In: a fleet. Out: nodes.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cluster_planner.inputs.fleet import Fleet
@@ -13,6 +14,9 @@ from cluster_planner.search.estimates import Group
 
 MOST_REGIONS = 16
 """In fleets of more regions, no part is named for each."""
+
+BY_REGION = 2
+"""So many of the best parts are looked at region by region."""
 
 FASTEST = (0.75, 0.5, 0.25)
 """These fractions of the nodes are looked at, the fastest by speed and by links, and all but the slowest one."""
@@ -25,6 +29,34 @@ def parts_of(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
         if part not in seen:
             seen.add(part)
             yield words, part
+
+
+def likely_parts(
+    fleet: Fleet, nodes: Group, worth: Callable[[Group], float], *, combined: bool
+) -> list[tuple[float, str, Group]]:
+    """Return (worth, words, nodes) of parts of `nodes`, those first that are worth most.
+
+    `combined`: beside those of `parts_of` also nodes above a speed and above a rate of links, and the best of these
+    parts region by region. The limits are powers of two, and so the same for a fleet and for a part of it.
+    """
+    found: dict[Group, tuple[float, str]] = {}
+
+    def look(parts: Iterable[tuple[str, Group]]) -> None:
+        for words, part in parts:
+            if part not in found and 0 < len(part) < len(nodes):
+                found[part] = worth(part), words
+
+    def ranked() -> list[tuple[float, str, Group]]:
+        return sorted(
+            ((value, words, part) for part, (value, words) in found.items()), key=lambda one: (-one[0], len(one[2]))
+        )
+
+    look(parts_of(fleet, nodes))
+    if combined:
+        look(_above(fleet, nodes))
+        for _, words, part in ranked()[:BY_REGION]:
+            look((f"{where} of {words}", these) for where, these in _by_region(fleet, part))
+    return ranked()
 
 
 def as_fleet(fleet: Fleet, nodes: Group) -> Fleet:
@@ -49,10 +81,29 @@ def _by_region(fleet: Fleet, nodes: Group) -> list[tuple[str, Group]]:
     return alone + without
 
 
-def _fastest(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
+def _above(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
+    """Yield the nodes above each speed and rate of links that are powers of two."""
+    speeds, links = _speeds_and_links(fleet, nodes)
+    for rate in _limits(links):
+        for speed in _limits(speeds):
+            part = tuple(i for i, a, b in zip(nodes, speeds, links, strict=True) if a >= speed and b >= rate)
+            yield f"nodes of {speed / 1e9:.2g} GFLOP/s and {rate / 1e6:.2g} MB/s or more", part
+
+
+def _limits(values: Sequence[float]) -> list[float]:
+    """Return the powers of two that leave different values above them, the lowest first."""
+    powers = sorted({math.floor(math.log2(value)) for value in values if value > 0})
+    return [2.0**power for power in powers]
+
+
+def _speeds_and_links(fleet: Fleet, nodes: Group) -> tuple[Sequence[float], Sequence[float]]:
     arrays = fleet.arrays
-    links: Sequence[float] = [min(arrays.up_bytes_per_s[i], arrays.down_bytes_per_s[i]) for i in nodes]
-    speeds: Sequence[float] = [arrays.flops_per_s[i] for i in nodes]
+    links = [float(min(arrays.up_bytes_per_s[i], arrays.down_bytes_per_s[i])) for i in nodes]
+    return [float(arrays.flops_per_s[i]) for i in nodes], links
+
+
+def _fastest(fleet: Fleet, nodes: Group) -> Iterator[tuple[str, Group]]:
+    speeds, links = _speeds_and_links(fleet, nodes)
     for what, values in (("speed", speeds), ("links", links)):
         ranked = [node for _, node in sorted((-value, node) for value, node in zip(values, nodes, strict=True))]
         yield f"without {fleet.nodes[ranked[-1]].name}, the slowest by {what}", tuple(sorted(ranked[:-1]))

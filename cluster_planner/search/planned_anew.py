@@ -42,7 +42,7 @@ def planned_anew(
         found.append(Assembler(fleet, spans, fine, least).of_clusters(climbed))
     if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
         problem = SearchProblem(fleet, costs, work, able, least, seed)
-        searched = Search(problem, spans, memory_fit, unheard, levels=0).best()
+        searched = Search(problem, spans, memory_fit, unheard, is_part=True).best()
         found += [] if searched is None else [searched]
     return max(found, key=lambda one: one.objective, default=None)
 

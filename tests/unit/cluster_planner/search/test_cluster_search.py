@@ -57,7 +57,7 @@ def test_hill_climbing_begins_at_plans_of_different_worth(
 
     monkeypatch.setattr(WholePlans, "improved", improved)
     problem = SearchProblem(fleet, costs, work, tuple(range(len(nodes))), 2, 0)
-    Search(problem, spans, MemoryFit(fleet, spans, 2), lambda step: None, levels=0).best()
+    Search(problem, spans, MemoryFit(fleet, spans, 2), lambda step: None, is_part=True).best()
     best, other, again = starts
     assert best > other * (1 + 1e-6)
     assert again == best

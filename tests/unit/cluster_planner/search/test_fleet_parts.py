@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link, RegionLink
-from cluster_planner.search.fleet_parts import MOST_REGIONS, as_fleet, parts_of
+from cluster_planner.search.fleet_parts import MOST_REGIONS, as_fleet, likely_parts, parts_of
 
 
 def test_parts_are_regions_and_the_fastest_nodes(make_node: Callable[..., Node]) -> None:
@@ -47,3 +47,40 @@ def test_a_part_is_a_fleet_with_its_own_links_only(make_node: Callable[..., Node
     assert part.names == ("n0", "n1", "n3")
     assert part.links == links[:1]
     assert part.regions == (regions[0], regions[2])
+
+
+def test_parts_of_several_limits_together_are_found_and_the_best_comes_first(make_node: Callable[..., Node]) -> None:
+    """Worth here: the sum of speeds while all links are fast and nobody is in region x."""
+    speeds, rates, regions = (8, 7, 6, 5, 4, 3, 2, 1) * 2, (1, 9, 9, 9, 9, 9, 9, 1) * 2, "xyyyyyyy" * 2
+    nodes = tuple(
+        make_node(f"n{i}", region=region, flops_per_s=speed * 1e9, up_bytes_per_s=rate * 1e6, down_bytes_per_s=1e9)
+        for i, (speed, rate, region) in enumerate(zip(speeds, rates, regions, strict=True))
+    )
+    asked = list[tuple[int, ...]]()
+
+    def worth(part: tuple[int, ...]) -> float:
+        asked.append(part)
+        fits = all(rates[i] > 1 and regions[i] != "x" for i in part)
+        return sum(max(speeds[i], 3.5) - 3.5 for i in part) / len(part) * fits
+
+    found = likely_parts(Fleet(nodes), tuple(range(16)), worth, combined=True)
+    assert len(set(asked)) == len(asked)
+    assert [value for value, _, _ in found] == sorted((value for value, _, _ in found), reverse=True)
+    assert found[0][2] == (1, 2, 3, 9, 10, 11)
+    alone = likely_parts(Fleet(nodes), tuple(range(16)), worth, combined=False)
+    assert {part for _, _, part in alone} == {part for _, part in parts_of(Fleet(nodes), tuple(range(16)))}
+
+
+def test_a_part_that_limits_name_is_named_in_a_part_of_the_fleet_too(make_node: Callable[..., Node]) -> None:
+    """Nodes that are slower than it change nothing."""
+    nodes = tuple(
+        make_node(f"n{i}", flops_per_s=3e9 * (1 + i), up_bytes_per_s=1e6 * (1 + i % 4), down_bytes_per_s=1e9)
+        for i in range(12)
+    )
+
+    def named(part: tuple[int, ...]) -> set[tuple[int, ...]]:
+        return {one for _, _, one in likely_parts(Fleet(nodes), part, lambda _: 0.0, combined=True)}
+
+    quick = tuple(i for i in range(12) if 3e9 * (1 + i) >= 2**33 and i % 4 > 0)
+    assert quick in named(tuple(range(12)))
+    assert quick in named(tuple(range(1, 12)))
