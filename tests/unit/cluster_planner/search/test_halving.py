@@ -28,7 +28,7 @@ def test_the_better_half_goes_on_until_one_is_left(count: int, expected: list[in
     tried = list[int]()
     plans = [(Climber(step, tried), plan(f"n{step}")) for step in range(count)]
     assert best_by_halves(plans, 200, 0) == plan(f"n{count - 1}")
-    assert tried == [tries for tries in expected]
+    assert tried == expected
 
 
 def test_of_no_plans_nothing_is_left() -> None:
