@@ -19,7 +19,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import make_plan, with_advice_planned
-from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS
+from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS, TRIES
 from cluster_planner.search.steps import Step
 
 
@@ -292,10 +292,12 @@ def test_thirty_nodes_are_searched_with_bounded_work_and_none_is_lost(
     )
     steps: list[Step] = []
     plan = planned(Fleet(nodes), gpt, home_work(make_workload), progress=steps.append)
-    estimated = [
-        int(number.replace(",", "")) for step in steps for number in re.findall(r"([\d,]+) groups?", step.words)
-    ]
-    assert 0 < sum(estimated) <= 2 * ROUNDS * ESTIMATES_PER_NODE * len(nodes)
+
+    def counted(what: str) -> int:
+        return sum(int(n.replace(",", "")) for step in steps for n in re.findall(rf"([\d,]+) {what}", step.words))
+
+    assert counted("groups? estimated") <= 2 * ROUNDS * ESTIMATES_PER_NODE * len(nodes)
+    assert 0 < counted("plans compared") <= 8 * TRIES
     one = planned(Fleet(nodes[:2]), gpt, home_work(make_workload))
     assert plan.predicted.objective > 4 * one.predicted.objective
     assert plan.predicted.objective == max(step.objective for step in steps)
