@@ -48,6 +48,7 @@ WAYS: Mapping[str, Narrow] = {
     "14 of 64, int4, rereads": Narrow(14, "int4", rereads=True),
     "14 of 64, int4, alike, rereads": Narrow(14, "int4", alike=True, rereads=True),
     "6 of 64, int4, alike, rereads": Narrow(6, "int4", alike=True, rereads=True),
+    "7 of 64, int8, alike, rereads": Narrow(7, "int8", alike=True, rereads=True),
 }
 
 
