@@ -23,8 +23,8 @@ def test_stages_are_cut_behind_blocks_and_where_a_bottleneck_is_narrow(plans):
     assert [unit.name for unit in ends[BASE]] == [f"blocks.{number}.perceptron.2" for number in range(3)]
     assert {unit.boundary_bytes for unit in ends[BASE]} == {4 * 32 * 64}
     assert {unit.boundary_bytes for unit in ends["an eighth, int8"]} == {4 * 32 * 8}
-    assert {unit.boundary_bytes for unit in ends[REREADS]} == {4 * 32 * 14 + 32}  # and an id for each, of a byte
-    assert {unit.boundary_gradient_bytes for unit in ends[REREADS]} == {4 * 32 * 14}
+    assert {unit.boundary_bytes for unit in ends[REREADS]} == {4 * 32 * 7 + 32}  # and an id for each, of a byte
+    assert {unit.boundary_gradient_bytes for unit in ends[REREADS]} == {4 * 32 * 7}
     assert FORMS[REREADS].alike, "as a job's bottlenecks begin: else the loss beside it is another one's"
 
 
