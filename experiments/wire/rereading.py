@@ -19,15 +19,19 @@ from ravnest.factories import FactoryConfig, call
 ID_BITS = 8
 START_STD = 0.1
 """Of the tables, as of the GPT's own."""
+CARRIED = 0.2
+"""What a block passes on is made so much smaller before a table is added: else the stream grows from cut to cut, the
+more so the more noise there is in what crosses."""
 
 
 class RereadingGPT(nn.Module):
     """The GPT of examples/home, to whose stream each block but the last adds what a table of that place says of tokens
-    and positions. Its own weights keep their names.
+    and positions, and `carried` of the block's own output. The GPT's weights keep their names.
     """
 
-    def __init__(self, gpt: nn.Module) -> None:
+    def __init__(self, gpt: nn.Module, carried: float = CARRIED) -> None:
         super().__init__()
+        self.carried = carried
         self.token, self.position = gpt.get_submodule("token"), gpt.get_submodule("position")
         blocks = gpt.get_submodule("blocks")
         assert isinstance(blocks, nn.ModuleList)
@@ -44,7 +48,7 @@ class RereadingGPT(nn.Module):
         for block, known in zip(self.blocks, [*self.again, None], strict=True):
             stream = block(stream)
             if known is not None:
-                stream = stream + known(tokens)
+                stream = self.carried * stream + known(tokens)
         logits: Tensor = self.head(self.norm(stream))
         return logits
 

@@ -31,7 +31,7 @@ from ravnest.job.materials import capture_job, load_data
 from ravnest.simulator import simulate
 
 BASE, TASK = "int8", "characters"
-REREADS = "7 of 64, int8, alike, rereads"
+REREADS = "7 of 64, int8, rereads"
 FORMS: Mapping[str, Narrow] = {
     BASE: Narrow(wire="int8"),
     "int4": Narrow(wire="int4"),

@@ -9,7 +9,9 @@ from experiments.wire.tried_bottlenecks import BLOCKS, CONTEXT, FEATURES, WAYS, 
 TASK = Characters(ROOT / "README.md", BLOCKS, FEATURES, CONTEXT, 4)
 
 
-@pytest.mark.parametrize(("way", "ratio"), [("float32", 1), ("a quarter, alike", 4), ("none, rereads", 0.998)])
+@pytest.mark.parametrize(
+    ("way", "ratio"), [("float32", 1), ("a quarter, alike", 4), ("none, rereads", 0.998), ("ids alone", 512)]
+)
 def test_ratios_of_bytes(way, ratio):
     assert WAYS[way].ratio == pytest.approx(ratio, rel=1e-3)
 
