@@ -126,7 +126,7 @@ def test_a_helper_that_was_given_up_rests_each_time_twice_as_long(tmp_path: Path
         world.passes(2 * PLAN_S)
 
 
-def test_silence_of_a_helper_or_of_a_volunteer_is_trouble(tmp_path: Path) -> None:
+def test_silence_of_a_helper_is_trouble(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.begins()
     world.epochs.was_away()
@@ -137,14 +137,18 @@ def test_silence_of_a_helper_or_of_a_volunteer_is_trouble(tmp_path: Path) -> Non
     found = world.epochs.trouble()
     assert found is not None
     assert "said nothing" in found[1]
-    world = World(tmp_path / "other")
+
+
+def test_who_does_not_say_for_long_that_it_reaches_all_helpers_is_named_and_no_trouble(tmp_path: Path) -> None:
+    world = World(tmp_path)
     world.begins()
     world.reaches(1)
     world.reaches(2)
+    assert world.epochs.unreached() == []
     world.passes(REACH_S + 1.0)
-    found = world.epochs.trouble()
-    assert found is not None
-    assert "does not say that it reaches" in found[1]
+    assert world.epochs.trouble() is None
+    (late,) = world.epochs.unreached()
+    assert late.line not in (1, 2, HELPER)
 
 
 def test_while_nothing_is_read_nobody_is_silent(tmp_path: Path) -> None:
