@@ -20,8 +20,8 @@ ID_BITS = 8
 START_STD = 0.1
 """Of the tables, as of the GPT's own."""
 CARRIED = 0.2
-"""What a block passes on is made so much smaller before a table is added: else the stream grows from cut to cut, the
-more so the more noise there is in what crosses."""
+"""What a block passes on is made so much smaller before a table is added, so that errors of what crosses do not grow
+from cut to cut."""
 
 
 class RereadingGPT(nn.Module):

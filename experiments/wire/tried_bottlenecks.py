@@ -1,9 +1,9 @@
 """Bottlenecks on one subspace, whose stages read the characters again: what a GPT learns with them.
 
 In: the GPT of part `bottlenecks`, or the one of rereading.py. Out: held-out losses, beside those of a last stage to
-which nothing but the ids crosses. It is trained for longer than in part `bottlenecks`: after 600 updates that last
-stage alone learns as much as all four, so nothing that crosses would be missed. What crosses a bottleneck is packed and
-unpacked by the stage's own code, in one plain loop without staleness; ids cross as they are.
+which nothing but the ids crosses: a way that does no better carries nothing. All are trained for longer than in part
+`bottlenecks`, so that depth counts. What crosses a bottleneck is packed and unpacked by the stage's own code, in one
+plain loop without staleness; ids cross as they are.
 """
 
 from collections.abc import Mapping

@@ -190,7 +190,9 @@ class BackboneState:
             return
         try:
             work = self.trainer.evaluation()
-        except (TypeError, RuntimeError, NotImplementedError):  # this model cannot be copied
+        except (TypeError, RuntimeError) as error:  # of the model's own code, or of a full memory
+            why = " ".join(str(error).split())
+            self._tell(f"steps wait while step {self.trainer.step} is evaluated: the model cannot be copied ({why})")
             self.evaluate()
             return
         self._evaluated = self.trainer.step

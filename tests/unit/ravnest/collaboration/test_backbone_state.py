@@ -20,10 +20,11 @@ def state_in(
     resume: bool = False,
     optimizer: str = "{name: adamw, lr: 1.0e-2}",
     begin: Callable[[Callable[[], None]], object] = at_once,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> BackboneState:
     path = job_in(folder / "job", optimizer=optimizer)
     return BackboneState(
-        load_job(path), path, folder / "out", resume=resume, tell=lambda _: None, now=lambda: 0.0,
+        load_job(path), path, folder / "out", resume=resume, tell=tell, now=lambda: 0.0,
         evaluations=Evaluations(begin, lambda _: None),
     )  # fmt: skip
 
@@ -100,14 +101,16 @@ def test_a_model_that_cannot_be_copied_is_evaluated_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works: list[Callable[[], None]] = []
-    state = state_in(tmp_path, begin=works.append)
+    told: list[str] = []
+    state = state_in(tmp_path, begin=works.append, tell=told.append)
 
-    def refuses(_: object) -> NoReturn:
+    def refuses(*_: object) -> NoReturn:
         raise TypeError("it holds what cannot be copied")
 
     monkeypatch.setattr(type(state.trainer.model), "__deepcopy__", refuses, raising=False)
     applied(state)
     assert not works
+    assert any("the model cannot be copied (it holds what cannot be copied)" in line for line in told)
     assert set(curve(tmp_path)[-1]["held_out"]) == {"loss", "accuracy"}
 
 
