@@ -18,9 +18,10 @@ from ring_allreduce.transport import Lane, PeerAddress
 
 if TYPE_CHECKING:
     from ravnest.job.config import Job
+    from ravnest.profiling.benchmark_work import BenchmarkWork
     from ravnest.profiling.machine_facts import JobFacts, MachineFacts
     from ravnest.profiling.probe_line import Arrivals, PingTimes, ProbeLine
-    from ravnest.profiling.speed import BenchmarkWork, Speed
+    from ravnest.profiling.speed import Speed
 
 CONNECT_S = 5.0
 _AT_ONCE = 16

@@ -12,14 +12,15 @@ from pathlib import Path
 from cluster_planner import Fleet
 from ravnest.errors import RunFailed
 from ravnest.job.config import Job
-from ravnest.profiling import speed
+from ravnest.profiling import benchmark_work
 from ravnest.profiling.agents import AgentCall, AgentNode, Agents, Unanswered
+from ravnest.profiling.benchmark_work import BenchmarkWork, work_of
 from ravnest.profiling.links import LinksMeasured, measure_links
 from ravnest.profiling.machine_facts import CPU, MachineFacts
 from ravnest.profiling.measured_fleet import MeasuredFleet, NodeMeasured, Rates, free_to_use, measured_fleet, merged
 from ravnest.profiling.memory_traffic import UnitKind, flops_per_byte, flops_per_s
 from ravnest.profiling.pairing import in_rounds
-from ravnest.profiling.speed import BenchmarkWork, Speed, work_of
+from ravnest.profiling.speed import Speed
 
 FACTS_S = 180.0
 SPEED_S = 5.0
@@ -103,7 +104,7 @@ def profile(
     measured = measured_fleet(nodes, rates, traffic)
     missing += [*unmeasured, *_failures(links)]
     missing += [f"{name} {why}" for name, why in crew.lost.items() if name in facts]
-    words = speed.DESCRIPTION if asked.job is None else f"the units of {asked.job_file}"
+    words = benchmark_work.DESCRIPTION if asked.job is None else f"the units of {asked.job_file}"
     return Profile(measured, words, speeds, links, facts, [*measured.notes, *_crowded(facts)], missing)
 
 
@@ -122,7 +123,7 @@ def gather_facts(crew: Agents) -> tuple[dict[str, MachineFacts], list[str]]:
 def _work(asked: ProfileRequest, free_bytes: int) -> BenchmarkWork:
     if asked.job is not None and asked.job_file is not None:
         return work_of(asked.job, asked.job_file, free_bytes)
-    return work_of(speed.benchmark_job(), Path(speed.__file__), free_bytes)
+    return work_of(benchmark_work.benchmark_job(), Path(benchmark_work.__file__), free_bytes)
 
 
 def _speeds(

@@ -147,9 +147,9 @@ class VersionedWeights:
         """
         if self._groups:
             if clip_scale is not None:
-                for shell in self._shells.values():
-                    if shell.grad is not None:
-                        shell.grad.mul_(clip_scale)
+                torch._foreach_mul_(
+                    [shell.grad for shell in self._shells.values() if shell.grad is not None], clip_scale
+                )
             renewed = self._own(self._shells, copy=copy)
             for group in self._groups:
                 group.step(lr * group.lr_ratio, staleness, self.version)
@@ -235,8 +235,10 @@ class VersionedWeights:
     def flat(self, names: Sequence[str] | None = None) -> Tensor:
         """The weights of `names` (None: all, in the module's order) as a new vector in host memory."""
         chosen = self.names if names is None else names
-        parts = [self._shells[name].data.reshape(-1).float().cpu() for name in chosen]
-        return torch.cat(parts) if parts else torch.empty(0)
+        vector = torch.empty(sum(self._shells[name].numel() for name in chosen))
+        for part, name in zip(self._split(chosen, vector), chosen, strict=True):
+            part.copy_(self._shells[name].data)  # a view: from a GPU the weights are copied once
+        return vector
 
     def shapes(self, names: Sequence[str]) -> dict[str, torch.Size]:
         """The shapes of the weights of `names`."""

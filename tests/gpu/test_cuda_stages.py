@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from ravnest.driver.in_process import LocalRun
+from ravnest.profiling.benchmark_work import work_of
 from ravnest.profiling.gpu_process import process_bytes
+from ravnest.profiling.speed import StayingThere, measure_speed
 from ravnest.stage.device import CudaDevice, stage_device
-from tests.support.local import local_run, tiny_job
+from tests.support.local import JOB_FILE, local_run, tiny_job
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
 
@@ -104,3 +106,21 @@ def test_two_clusters_on_one_gpu_agree_after_their_last_round():
     for index in range(2):
         first, second = (run.stages[f"c{cluster}.s{index}"].compute.weights.flat() for cluster in range(2))
         assert torch.equal(first, second)
+
+
+def test_speed_is_measured_where_units_pass_their_tensors_on_the_gpu():
+    job = tiny_job(precision="bfloat16")
+    work = work_of(job, JOB_FILE, 10**10)
+    speed = measure_speed(work, device=GPU, threads=1, seconds=0.2, search_dirs=[JOB_FILE.parent])
+    assert len(speed.kind_s) == len(work.kinds)
+    assert all(seconds > 0 for seconds in speed.kind_s)
+    together_s = sum(count * seconds for count, seconds in zip(work.together.counts, speed.kind_s, strict=True))
+    assert speed.micro_batch_s == pytest.approx(together_s)  # the whole model fits
+
+
+def test_what_a_unit_gives_stays_on_the_gpu_while_its_speed_is_measured():
+    device = StayingThere(torch.device(GPU))
+    (there,) = device.bring([torch.ones(3)])
+    (kept,) = device.take([there])
+    assert kept is there
+    assert kept.device.type == "cuda"

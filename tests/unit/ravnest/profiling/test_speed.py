@@ -1,35 +1,12 @@
-from collections.abc import Sequence
-
 import pytest
+import torch
 
-from cluster_planner import ModelCosts, SpanCosts, Unit
-from ravnest.errors import InvalidInput
+from cluster_planner import SpanCosts
 from ravnest.planning.workload import workload
+from ravnest.profiling.benchmark_work import work_of
 from ravnest.profiling.memory_traffic import flops_per_s
-from ravnest.profiling.speed import measure_speed, require_room, work_of
+from ravnest.profiling.speed import StayingThere, as_together, measure_speed
 from tests.support.local import JOB_FILE, captured_job, tiny_job
-
-
-def costs(parameters: Sequence[int]) -> SpanCosts:
-    units = tuple(
-        Unit(
-            name=f"u{i}",
-            flops=1e6,
-            parameter_bytes=size,
-            saved_bytes=0,
-            boundary_bytes=100,
-            boundary_gradient_bytes=100,
-        )
-        for i, size in enumerate(parameters)
-    )
-    return SpanCosts(ModelCosts(units, "f"), workload(tiny_job()))
-
-
-def test_a_unit_beyond_the_memory_is_named() -> None:
-    model = costs([10**6, 10**8])
-    require_room(model, model.memory_bytes(1, 2, 1))
-    with pytest.raises(InvalidInput, match="unit 1 of the model needs"):
-        require_room(model, model.memory_bytes(1, 2, 1) - 1)
 
 
 def test_the_speed_of_the_jobs_units_is_what_the_plan_divides_by() -> None:
@@ -57,3 +34,17 @@ def test_units_that_are_alike_are_measured_once() -> None:
     speed = measure_speed(works[1], device="cpu", threads=1, seconds=0.01, search_dirs=[JOB_FILE.parent])
     assert len(speed.kind_s) == len(works[1].kinds)
     assert speed.micro_batch_s > sum(speed.kind_s)
+
+
+def test_times_of_single_units_are_brought_to_what_they_take_together() -> None:
+    kind_s = as_together([4e-3, 1e-3, 2e-3], counts=[2, 5, 0], together_s=6.5e-3)
+    assert kind_s == pytest.approx([2e-3, 0.5e-3, 1e-3])
+
+
+def test_what_a_unit_gives_is_a_new_leaf_for_the_next_one() -> None:
+    device = StayingThere(torch.device("cpu"))
+    given = torch.ones(3, requires_grad=True) * 2
+    (taken,) = device.bring(device.take([given]))
+    assert taken.is_leaf
+    assert not taken.requires_grad
+    assert taken.data_ptr() == given.data_ptr()
