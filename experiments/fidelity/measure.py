@@ -75,7 +75,7 @@ def rehearsal_of(plan: Path, seconds: float, speed: float = 1.0) -> Mapping[str,
     out = plan.with_name(f"{plan.stem}-rehearsed")
     command = [sys.executable, "-c", CLI, "rehearse", str(plan), "--minutes", str(seconds / 60), "--out", str(out)]
     document = answer(
-        [*command, "--speed", str(speed), "--json"], {}, deadline_s=DEADLINE_S, log=out.with_suffix(".log")
+        [*command, "--speed", str(speed), "--json"], {}, deadline_s=seconds + DEADLINE_S, log=out.with_suffix(".log")
     )
     rehearsal: Mapping[str, Any] = document["rehearsal"]
     return rehearsal

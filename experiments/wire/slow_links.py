@@ -52,11 +52,17 @@ RESULT = Path(__file__).parent / "result.json"
 
 @dataclass(frozen=True)
 class Extent:
-    """How long each form is rehearsed, in seconds of this machine's clock, and at what speed."""
+    """How long each form is rehearsed, in seconds of this machine's clock or in micro-batches as planned, whichever is
+    longer, and at what speed. Of few micro-batches those that fill the pipeline would be too large a part."""
 
     seconds: float = 75.0
+    micro_batches: int = 300
     speed: float = 0.1
     round_updates: int = 2
+
+    def seconds_of(self, plan: Plan) -> float:
+        """How long this plan is rehearsed, in seconds of this machine's clock."""
+        return max(self.seconds, self.micro_batches * MICRO_BATCH / plan.predicted.samples_per_s / self.speed)
 
 
 @dataclass(frozen=True)
@@ -77,14 +83,14 @@ class Row:
 def run(*, quick: bool) -> Part:
     """Plan, simulate and rehearse with each form, or with `quick` with two of them."""
     forms = [BASE, REREADS] if quick else list(FORMS)
-    extent = Extent(seconds=12.0, speed=0.25, round_updates=1) if quick else Extent()
+    extent = Extent(seconds=12.0, micro_batches=0, speed=0.25, round_updates=1) if quick else Extent()
     rows = []
     with TemporaryDirectory(prefix="slow-links-") as name:
         for number, form in enumerate(forms):
             plan = plan_of(FORMS[form], Path(name) / "job.yaml", extent)
             path = Path(name) / f"form{number}.yaml"
             save_plan(plan, path)
-            document = rehearsal_of(path, extent.seconds, extent.speed)
+            document = rehearsal_of(path, extent.seconds_of(plan), extent.speed)
             rows.append(Row(form, plan, simulate(plan, seconds=SIMULATED_S).samples_per_s, of_rehearsal(document)))
     return part_of(rows, losses_above(json.loads(RESULT.read_text(encoding="utf-8"))), extent)
 
@@ -183,7 +189,7 @@ def part_of(rows: Sequence[Row], above: Mapping[str, float], extent: Extent) -> 
             f"staleness of {MAX_STALENESS} at most. Nodes of {FLOPS_PER_S / 1e12:g} TFLOP/s, "
             f"{8e-6 * UP_BYTES_PER_S:g} Mbit/s up and {8e-6 * DOWN_BYTES_PER_S:g} down, "
             f"{1e3 * LATENCY_S:g} ms one way; a block to each stage. Each form is rehearsed for {extent.seconds:g} s "
-            f"at {extent.speed:g} of the speed, and simulated for {SIMULATED_S:g} virtual seconds. The last column has "
+            f"or {extent.micro_batches} micro-batches, at {extent.speed:g} of the speed, and simulated for {SIMULATED_S:g} virtual seconds. The last column has "
             "what this machine computes, which takes longer than the imitated nodes would. What a form costs in "
             "learning is from parts cuts, bottlenecks and tried_bottlenecks, as far as they were measured.",
         ],

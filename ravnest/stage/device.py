@@ -65,6 +65,8 @@ class CudaDevice(HostDevice):
         return here
 
     def take(self, tensors: Sequence[Tensor]) -> Tensors:
+        if not tensors:
+            return ()  # nothing to wait for
         self._copying.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._copying):
             there = tuple(

@@ -28,6 +28,13 @@ def test_stages_are_cut_behind_blocks_and_where_a_bottleneck_is_narrow(plans):
     assert FORMS[REREADS].alike, "as a job's bottlenecks begin: else the loss beside it is another one's"
 
 
+def test_slower_forms_are_rehearsed_longer(plans):
+    micro_batch_s = 16 / plans[BASE].predicted.samples_per_s
+    assert EXTENT.seconds_of(plans[BASE]) == pytest.approx(300 * micro_batch_s / EXTENT.speed)
+    assert EXTENT.seconds_of(plans[REREADS]) == EXTENT.seconds
+    assert Extent(seconds=12.0, micro_batches=0).seconds_of(plans[BASE]) == 12.0
+
+
 def test_an_uplink_of_5_mbit_sets_the_pace_and_the_simulator_agrees(plans):
     plan = plans[BASE]
     crossing = 32 * 64 * 65 / 64  # bytes of one sample, with its scales; a stage within sends two of them
