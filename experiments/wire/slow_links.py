@@ -189,7 +189,8 @@ def part_of(rows: Sequence[Row], above: Mapping[str, float], extent: Extent) -> 
             f"staleness of {MAX_STALENESS} at most. Nodes of {FLOPS_PER_S / 1e12:g} TFLOP/s, "
             f"{8e-6 * UP_BYTES_PER_S:g} Mbit/s up and {8e-6 * DOWN_BYTES_PER_S:g} down, "
             f"{1e3 * LATENCY_S:g} ms one way; a block to each stage. Each form is rehearsed for {extent.seconds:g} s "
-            f"or {extent.micro_batches} micro-batches, at {extent.speed:g} of the speed, and simulated for {SIMULATED_S:g} virtual seconds. The last column has "
+            f"or {extent.micro_batches} micro-batches, at {extent.speed:g} of the speed, and simulated for "
+            f"{SIMULATED_S:g} virtual seconds. The last column has "
             "what this machine computes, which takes longer than the imitated nodes would. What a form costs in "
             "learning is from parts cuts, bottlenecks and tried_bottlenecks, as far as they were measured.",
         ],
