@@ -78,6 +78,11 @@ def test_what_is_taken_is_complete_and_was_computed_first(calls):
     assert calls == ["copying waits for computing", "on copying", "kept for copying", "host waits for copying"]
 
 
+def test_nothing_is_waited_for_where_nothing_is_taken(calls):
+    assert CudaDevice(torch.device("cuda", 0)).take([]) == ()
+    assert calls == []
+
+
 def test_settling_waits_for_the_computations(calls):
     CudaDevice(torch.device("cuda", 0)).settle()
     assert calls == ["host waits for computing"]
