@@ -300,6 +300,7 @@ class Backbone:
         if isinstance(event, TimePassed):
             due_s = self._owner.next_due_s(self._now()) if self._owner.open else None
             self._given.follow_up(self._sharing.tend(due_s, self._owner.patience_s))
+        self._owner.averages_take_s = self._pump.averages_take_s
         for instruction in self._owner.handle(event, self._now()):
             match instruction:
                 case OpenStep(step=step, stops=stops, most_next=most_next):

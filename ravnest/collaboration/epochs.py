@@ -299,8 +299,7 @@ class Epochs:
         division, machines = found
         self._count += 1
         epoch = self.current = Epoch(self._count, division, [able[machine - 1] for machine in machines], now_s)
-        if present is None:
-            self._outcome.epoch_begins()
+        self._outcome.epoch_begins()
         for part, helper in enumerate(epoch.helpers, 1):
             asked = HelpMessage(epoch=epoch.number, part=part, bounds=division.bounds)
             self._lines.send(helper.visitor.line, asked)

@@ -30,10 +30,18 @@ class Pump:
         self._visitors, self._lines, self._now = visitors, lines, now
         self._join, self._has_joined = join, has_joined
         self._states_from_s = now()
+        self._sent_s: float | None = None  # since when an average is on its way
+        self._took_s = 0.0
+
+    @property
+    def averages_take_s(self) -> float:
+        """How long the last average took until everyone had it, or has taken so far, if that is longer."""
+        return self._took_s if self._sent_s is None else max(self._took_s, self._now() - self._sent_s)
 
     def committed(self, took_s: float) -> None:
         """A step was committed that took so long: its average goes first for a while."""
-        self._states_from_s = self._now() + AVERAGES_FIRST * took_s
+        self._took_s, self._sent_s = self.averages_take_s, self._now()
+        self._states_from_s = self._sent_s + AVERAGES_FIRST * took_s
 
     def pump(self, *, joins: bool = True) -> None:
         """Send averages, then states of who joins, in the order in which they have come. `joins`: whether the state is
@@ -46,6 +54,8 @@ class Pump:
             for said in visitor.outgoing.due():
                 self._lines.send(visitor.line, *said)
         averaging = any(not visitor.outgoing.settled for visitor in joined if not visitor.takes_state)
+        if not averaging and self._sent_s is not None:
+            self._took_s, self._sent_s = self._now() - self._sent_s, None
         waits = averaging and self._now() < self._states_from_s
         for visitor in self._visitors.values() if joins else ():
             if not visitor.agreed or visitor.joined:

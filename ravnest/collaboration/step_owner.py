@@ -23,7 +23,8 @@ of them is lost before that, all that was given to the step comes again.
 
 With `delayed` peers compute the next step's batch while a step is open (peer_steps.py). Each is told with the opening
 how much of it it may compute, so that the batch is met where averaging takes longer than computing. When a step is
-committed the next one opens at once, if its batch is full by then; else all are told to go on, without a bound.
+committed the next one opens at once, if its batch is full by then, or before a word that follows the average would
+come; else all are told to go on, without a bound.
 """
 
 import math
@@ -122,8 +123,10 @@ class StepOwner:
         self._awaited: set[str] | None = None  # None: collecting
         self.in_parts = False
         """Whether other machines add up parts of this step: their means have to be there before it is committed."""
+        self.averages_take_s = 0.0
+        """So long the last average was on its way to everyone: a word that follows it comes behind it."""
         self._averaging = False
-        self._opened_s = 0.0
+        self._opened_s = self._full_s = 0.0  # when the step was opened, and its batch was to be made
         self._took_s: deque[float] = deque(maxlen=RECENT)
         self._took_last_s: dict[str, float] = {}  # by peer
         self._refused: Counter[str] = Counter()
@@ -253,13 +256,11 @@ class StepOwner:
         travel behind the contributions to the one before, so who has not said how far it is is known by its rate."""
         silent = self._most_next.keys() & self._ready & self._last.keys() - self._next.keys()
         began = {
-            peer: replace(
-                self._last[peer], samples=0, at_s=self._opened_s, every_s=math.inf, most=self._most_next[peer]
-            )
+            peer: replace(self._last[peer], samples=0, at_s=self._full_s, every_s=math.inf, most=self._most_next[peer])
             for peer in sorted(silent)
         }
         self._reports, self._next, self._most_next = began | self._next, {}, {}
-        opened = self._open(now_s)
+        opened = self._open(now_s, sooner_s=max(self.averages_take_s, now_s - self._full_s))
         if self.open:
             return opened
         self._reports = {
@@ -292,16 +293,17 @@ class StepOwner:
         counted_on = {peer for peer in self._ready if not self._doubted[peer]}
         return AHEAD_S if counted_on <= set(reports) else 0.0
 
-    def _open(self, now_s: float, *, at_commit: bool = False) -> list[Instruction]:
+    def _open(self, now_s: float, *, at_commit: bool = False, sooner_s: float = 0.0) -> list[Instruction]:
         counted_on = {peer: report for peer, report in self._reports.items() if not self._doubted[peer]}
-        full_s = full_at_s(counted_on, self.needed, now_s, self._ahead_s(counted_on))
+        ahead_s = self._ahead_s(counted_on)
+        full_s = full_at_s(counted_on, self.needed, now_s, ahead_s + sooner_s if ahead_s else 0.0)
         until_s = now_s + self.patience_s
         if full_s is None:
             full = not at_commit and full_at_s(self._reports, self.needed, now_s, 0.0) is not None
             return self._ask_doubted(now_s, until_s) if full else []
         stops = quotas(counted_on, self.needed, full_s)
         self._awaited = {peer for peer, samples in stops.items() if samples}
-        self._opened_s = now_s
+        self._opened_s, self._full_s = now_s, full_s
         if at_commit:
             stops |= self._trials({peer for peer in self._last if self._doubted[peer] or not stops.get(peer)})
         for peer, report in self._reports.items():
@@ -314,17 +316,18 @@ class StepOwner:
         return [OpenStep(self.step, every, self._most_next)]
 
     def _parts_of_next(self, now_s: float) -> dict[str, int]:
-        """How many samples of the next step's batch fall to each peer whose rate is known; all of them together fill
-        it."""
-        rates = {peer: self._last[peer].samples_per_s for peer in sorted(self._ready & self._last.keys())}
-        rates = {peer: rate for peer, rate in rates.items() if rate and not self._doubted[peer]}
+        """How many samples of the next step's batch fall to each peer that is counted on. Those whose rate is known
+        fill it together."""
+        counted_on = [peer for peer in sorted(self._ready & self._last.keys()) if not self._doubted[peer]]
+        rates = {peer: rate for peer in counted_on if (rate := self._last[peer].samples_per_s)}
         fresh = {peer: replace(self._last[peer], samples=0, at_s=now_s, every_s=math.inf) for peer in rates}
         if not fresh:
             return {}
-        full_s = full_at_s(fresh, self.target_batch, now_s, 1.01 * self.target_batch / sum(rates.values()))
+        whole = self.target_batch + sum(one.micro_batch for one in fresh.values())  # of each less than one is lost
+        full_s = full_at_s(fresh, self.target_batch, now_s, 1.01 * whole / sum(rates.values()))
         if full_s is None:
             return {}
-        parts = quotas(fresh, self.target_batch, full_s)
+        parts = dict.fromkeys(counted_on, 0) | quotas(fresh, self.target_batch, full_s)
         return parts | self._trials({peer for peer, samples in parts.items() if not samples})
 
     def _trials(self, tried: Set[str]) -> dict[str, int]:

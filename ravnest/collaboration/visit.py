@@ -359,7 +359,7 @@ class Visit:
         self._seconds = seconds if self._timed <= 2 else (1 - SMOOTHED) * self._seconds + SMOOTHED * seconds
         self._handle(MicroBatchMade(weights, made.samples))
         if self._asks:  # the backbone learns how fast it is before it computes on: the batch may be full soon
-            self._asks = False
+            self._asks, self._made_s = False, None
             self._hear(IDLE_S)
         if not self._steps.computes:
             self._made_s = None  # what follows is waiting

@@ -9,4 +9,5 @@ def test_a_fixed_membership_makes_the_steps_of_a_plain_loop(delayed: bool) -> No
     assert len(differences) == len(batches) == 3
     assert max(differences) <= MOST_DIFFERENCE
     assert min(batches) >= 1.0
+    assert max(batches) <= 1.1
     assert max(seconds) < 60.0

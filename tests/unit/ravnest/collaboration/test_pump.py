@@ -52,3 +52,28 @@ def test_states_wait_for_averages_for_a_part_of_a_step() -> None:
     world.lines.now_s += 10.0 * AVERAGES_FIRST
     world.pump.pump()
     assert world.sent(1) > 0
+
+
+def test_how_long_an_average_takes_to_reach_everyone_is_known_from_the_last_one_and_the_one_under_way() -> None:
+    world = World(2)
+    for visitor in world.visitors.values():
+        visitor.joined = True
+    assert world.pump.averages_take_s == 0.0
+    world.pump.committed(10.0)
+    for line in world.visitors:
+        world.puts(line)
+    while not all(visitor.outgoing.settled for visitor in world.visitors.values()):
+        world.pump.pump()
+        world.lines.now_s += 1.0
+        for line, visitor in world.visitors.items():
+            visitor.outgoing.got(world.sent(line))
+    world.pump.pump()
+    took_s = world.pump.averages_take_s
+    assert took_s == world.lines.now_s > 0.0
+    world.lines.now_s += 100.0
+    assert world.pump.averages_take_s == took_s, "nothing is under way"
+    world.pump.committed(10.0)
+    world.puts(0)
+    world.lines.now_s += took_s + 5.0
+    world.pump.pump()
+    assert world.pump.averages_take_s == took_s + 5.0

@@ -388,6 +388,36 @@ def test_who_was_slow_once_is_tried_again_in_delayed_steps() -> None:
     assert sum(opened.most_next.values()) <= 110
 
 
+@pytest.mark.parametrize("rates", [(20.0, 0.0), (20.0, 0.0, 0.0, 0.0), (500.0, 20.0, 20.0, 20.0, 20.0)])
+def test_nobody_computes_the_next_batch_without_a_bound(rates: tuple[float, ...]) -> None:
+    """Not who has no rate yet, nor where most have begun no micro-batch by the time that all together need."""
+    peers = [f"v{at}" for at in range(len(rates))]
+    owner = delayed_owner(*peers)
+    for peer, rate in list(zip(peers, rates, strict=True))[1:]:
+        assert owner.handle(progress(peer, 0, rate=rate), 1.0) == []
+    (opened,) = owner.handle(progress(peers[0], 100, rate=rates[0]), 1.0)
+    assert isinstance(opened, OpenStep)
+    assert opened.most_next.keys() == set(peers)
+    assert 100 <= sum(opened.most_next.values()) <= 110
+
+
+def test_a_delayed_step_opens_at_the_commit_where_the_word_to_stop_would_come_too_late_behind_its_average() -> None:
+    def opens(averages_take_s: float, given_s: float) -> bool:
+        owner = delayed_owner("a", "b")
+        opened = opened_with_two(owner)
+        owner.averages_take_s = averages_take_s
+        for peer in ("a", "b"):
+            owner.handle(ContributionCame(peer, 0, opened.stops[peer]), given_s)
+        assert owner.step == 1
+        return owner.open
+
+    # Opened at 1 s, a batch takes 2.5 s by their rates, and a step is opened a second ahead in any case.
+    assert not opens(0.0, 1.2)
+    assert opens(1.5, 1.2), "the average takes until then"
+    assert opens(0.0, 2.0), "so does what was given"
+    assert not opens(0.5, 1.2)
+
+
 def test_a_delayed_step_opens_with_the_commit_of_the_one_before_where_its_batch_is_full_by_then() -> None:
     owner = delayed_owner("a", "b")
     opened = opened_with_two(owner)
