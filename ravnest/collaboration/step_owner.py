@@ -295,8 +295,7 @@ class StepOwner:
 
     def _open(self, now_s: float, *, at_commit: bool = False, sooner_s: float = 0.0) -> list[Instruction]:
         counted_on = {peer: report for peer, report in self._reports.items() if not self._doubted[peer]}
-        ahead_s = self._ahead_s(counted_on)
-        full_s = full_at_s(counted_on, self.needed, now_s, ahead_s + sooner_s if ahead_s else 0.0)
+        full_s = full_at_s(counted_on, self.needed, now_s, self._ahead_s(counted_on) + sooner_s)
         until_s = now_s + self.patience_s
         if full_s is None:
             full = not at_commit and full_at_s(self._reports, self.needed, now_s, 0.0) is not None

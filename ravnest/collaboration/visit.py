@@ -160,6 +160,8 @@ class Visit:
             # More than a whole batch is never one volunteer's: where steps are short, the word to stop comes late.
             if self._computes and self._steps.samples < self._trainer.target_batch:
                 self._compute()
+            else:
+                self._made_s = None  # what follows is waiting
         return True
 
     @property
@@ -361,8 +363,6 @@ class Visit:
         if self._asks:  # the backbone learns how fast it is before it computes on: the batch may be full soon
             self._asks, self._made_s = False, None
             self._hear(IDLE_S)
-        if not self._steps.computes:
-            self._made_s = None  # what follows is waiting
 
     def _report(self, step: int, samples: int, due: bool) -> None:
         now_s = self._now()

@@ -402,9 +402,11 @@ def test_nobody_computes_the_next_batch_without_a_bound(rates: tuple[float, ...]
 
 
 def test_a_delayed_step_opens_at_the_commit_where_the_word_to_stop_would_come_too_late_behind_its_average() -> None:
-    def opens(averages_take_s: float, given_s: float) -> bool:
+    def opens(averages_take_s: float, given_s: float, *joiners: str) -> bool:
         owner = delayed_owner("a", "b")
         opened = opened_with_two(owner)
+        for peer in joiners:
+            owner.handle(PeerBecameReady(peer, 1), 1.1)
         owner.averages_take_s = averages_take_s
         for peer in ("a", "b"):
             owner.handle(ContributionCame(peer, 0, opened.stops[peer]), given_s)
@@ -416,6 +418,7 @@ def test_a_delayed_step_opens_at_the_commit_where_the_word_to_stop_would_come_to
     assert opens(1.5, 1.2), "the average takes until then"
     assert opens(0.0, 2.0), "so does what was given"
     assert not opens(0.5, 1.2)
+    assert opens(2.5, 1.2, "c"), "who has just joined has said nothing yet"
 
 
 def test_a_delayed_step_opens_with_the_commit_of_the_one_before_where_its_batch_is_full_by_then() -> None:

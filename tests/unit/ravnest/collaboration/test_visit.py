@@ -183,6 +183,38 @@ def test_the_second_micro_batch_s_time_replaces_the_first_one_s(
     assert second == pytest.approx(2.0, rel=1e-3), "waiting for the answer to its first rate is no computing"
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+def test_who_waits_with_a_whole_batch_does_not_look_slow_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delayed: bool
+) -> None:
+    """Who looks slow is asked for nothing or one micro-batch a step, and would look so for many steps."""
+    visit, lines, _, trainer = visit_of(tmp_path, delayed_step=delayed)
+    compute, turns, full = trainer.compute, 0, trainer.target_batch // trainer.job.micro_batch
+    mean = [(form, torch.zeros(form.elements)) for form in trainer.packing.sent]
+
+    def takes_4_s(number: int) -> MicroBatch:
+        lines.now_s += 4.0
+        if number == full + 1:
+            lines.events.append(LineSaid(3, EndMessage(step=1), ()))
+        return compute(number)
+
+    def waits_long() -> bool:
+        nonlocal turns
+        turns += 1
+        if turns == 300:
+            lines.events.append(LineSaid(3, OpenMessage(step=0, stop=trainer.target_batch), ()))
+            for message, tensors in pieces("average", 0, trainer.target_batch, mean):
+                lines.events.append(LineSaid(3, message, tensors))
+        return turns == 1000
+
+    monkeypatch.setattr(trainer, "compute", takes_4_s)
+    assert visit.run(waits_long)
+    assert lines.now_s > 4.0 * full + 100.0
+    told = [message for message in lines.said(ProgressMessage) if isinstance(message, ProgressMessage)]
+    assert max(message.step for message in told) == 1
+    assert told[-1].samples_per_s == pytest.approx(trainer.job.micro_batch / 4.0, rel=0.05)
+
+
 def test_nothing_is_computed_for_a_step_whose_average_is_coming_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
