@@ -80,7 +80,7 @@ def profile(
     if not facts:
         raise RunFailed(f"no machine answered: {'; '.join(missing)}")
     step("capturing the job's model" if asked.job is not None else "preparing the default kind of work")
-    work = _work(asked, min(each.available_bytes for each in facts.values()))
+    work = _work(asked, min(each.least_free_bytes for each in facts.values()))
     speeds, unmeasured = _speeds(crew, facts, work, step)
     traffic, speeds = with_traffic(work.kinds, speeds, known_traffic(asked.beside, speeds))
     links = LinksMeasured()
