@@ -126,7 +126,7 @@ class StepOwner:
         self.averages_take_s = 0.0
         """So long the last average was on its way to everyone: a word that follows it comes behind it."""
         self._averaging = False
-        self._opened_s = self._full_s = 0.0  # when the step was opened, and its batch was to be made
+        self._opened_s = self._full_s = 0.0  # when the step had to be opened at the latest; its batch was to be made
         self._took_s: deque[float] = deque(maxlen=RECENT)
         self._took_last_s: dict[str, float] = {}  # by peer
         self._refused: Counter[str] = Counter()
@@ -146,7 +146,8 @@ class StepOwner:
 
     @property
     def patience_s(self) -> float:
-        """How long a contribution may take from the opening on."""
+        """How long a contribution may take from the opening on, or, if that was early, from AHEAD_S before the batch is
+        to be made."""
         if not self._took_s:
             return FIRST_PATIENCE_S
         longest_s = max(self._took_s)
@@ -284,7 +285,7 @@ class StepOwner:
             self._given[peer] += event.samples
             self._sent(peer)
             if self._awaited is not None:
-                self._took_last_s[peer] = now_s - self._opened_s
+                self._took_last_s[peer] = max(0.0, now_s - self._opened_s)
                 self._took_s.append(self._took_last_s[peer])
         return alone
 
@@ -296,13 +297,14 @@ class StepOwner:
     def _open(self, now_s: float, *, at_commit: bool = False, sooner_s: float = 0.0) -> list[Instruction]:
         counted_on = {peer: report for peer, report in self._reports.items() if not self._doubted[peer]}
         full_s = full_at_s(counted_on, self.needed, now_s, self._ahead_s(counted_on) + sooner_s)
-        until_s = now_s + self.patience_s
         if full_s is None:
+            until_s = now_s + self.patience_s
             full = not at_commit and full_at_s(self._reports, self.needed, now_s, 0.0) is not None
             return self._ask_doubted(now_s, until_s) if full else []
         stops = quotas(counted_on, self.needed, full_s)
         self._awaited = {peer for peer, samples in stops.items() if samples}
-        self._opened_s, self._full_s = now_s, full_s
+        self._opened_s, self._full_s = max(now_s, full_s - AHEAD_S), full_s
+        until_s = self._opened_s + self.patience_s
         if at_commit:
             stops |= self._trials({peer for peer in self._last if self._doubted[peer] or not stops.get(peer)})
         for peer, report in self._reports.items():

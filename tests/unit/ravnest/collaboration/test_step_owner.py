@@ -347,6 +347,22 @@ def test_who_always_comes_last_is_not_waited_for_longer_each_time() -> None:
     assert owner.patience_s <= 16.0
 
 
+def test_who_is_silent_is_waited_for_no_longer_where_a_step_was_opened_long_before_its_batch_is_made() -> None:
+    owner, now_s = delayed_owner("a", "b"), 1.0
+    (opened,) = [owner.handle(ProgressCame(peer, 0, 50, 1.0, 1, 10.0), now_s) for peer in ("a", "b")][-1]
+    owner.averages_take_s = 100.0  # so all steps open with the commit of the one before
+    for step in range(5):
+        assert isinstance(opened, OpenStep)
+        now_s += 1.0 if not step else 50.0  # a second after the batch was to be made
+        given = [ContributionCame(peer, step, opened.stops[peer]) for peer in ("a", "b")]
+        committed, opened = [owner.handle(one, now_s) for one in given][-1]
+        assert isinstance(committed, CommitStep)
+    assert owner.patience_s <= 30.0
+    due_s = owner.next_due_s(now_s)
+    assert due_s is not None
+    assert due_s >= now_s + 45.0, "they compute until then"
+
+
 def test_one_peer_gives_no_more_than_a_batch_unasked() -> None:
     owner = owner_of("a", "liar")
     owner.handle(progress("a", 10, rate=0.0), 0.0)
