@@ -9,7 +9,6 @@ constraints are dropped one at a time, and then all together where there are sev
 as another stands. What is not tried is said. Hours and caps belong to the nodes and stay.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search
 from cluster_planner.search.joined_spares import with_spares
 from cluster_planner.search.planned_anew import MOST_NODES_TO_PLAN_ANEW, planned_anew
 from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
+from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.steps import Step, unheard
 from cluster_planner.search.whole_plans import WholePlans
 
@@ -50,7 +50,6 @@ MOST = 12
 
 ALL = "without any of the constraints"
 
-TRIES_AT_ONCE = 50
 LAST_TRIES = 60
 """A search that goes on ends after so many changes for each node that gained nothing."""
 
@@ -189,7 +188,7 @@ def improve_plan(
 ) -> Plan:
     """Return a plan of the same fleet, model and workload that is worth as much or more.
 
-    Small changes of the whole plan are tried, TRIES_AT_ONCE at a time, with other draws each time. After each of these
+    Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
     `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
     LAST_TRIES changes for each node have gained nothing. The other arguments are those of `make_plan`.
 
@@ -208,13 +207,9 @@ def improve_plan(
     def made_of(clusters: Sequence[Cluster]) -> Candidate:
         return _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)
 
-    clusters, worth, idle = plan.clusters, worths.of(plan.clusters), 0
-    first = best = made_of(clusters)
-    for number in itertools.count(1):
-        better, value = climber.improved(clusters, TRIES_AT_ONCE, plan.seed + number)
-        idle += TRIES_AT_ONCE
-        if value > worth * (1 + 1e-9):
-            clusters, worth, idle = better, value, 0
+    first = best = made_of(plan.clusters)
+    for clusters, _, idle in short_runs(climber, plan.clusters, worths.of(plan.clusters), plan.seed + 1):
+        if idle == 0:
             best = max(best, made_of(clusters), key=lambda one: one.objective)
         if not go_on(plan.predicted.objective + best.objective - first.objective) or idle >= LAST_TRIES * len(names):
             break

@@ -114,36 +114,51 @@ def best_cuts(
     """Return the cheapest pipeline of `least` or more stages whose nodes appear in this order, or None if there is
     none.
     """
+    return cuts_of_orders(tables, (order,), combine, least, pinned)[0]
+
+
+def cuts_of_orders(
+    tables: Tables, orders: Sequence[tuple[int, ...]], combine: np.ufunc, least: int, pinned: Pinned = ANYONE
+) -> list[Solution | None]:
+    """Return what `best_cuts` returns of each of these orders of the same nodes, all at once where nobody is pinned."""
+    if len(orders) > 1 and pinned != ANYONE:
+        return [best_cuts(tables, order, combine, least, pinned) for order in orders]
     exactly = len(tables.places)
     most = exactly or max((least, *(stage + 2 for stage in pinned.stage_of.values())))  # counted exactly below it
     least = exactly or least
-    nodes, last = len(order), tables.stage.shape[1] - 1
-    cuts = np.arange(last + 1)
-    best = np.full((most + 1, nodes, last + 1), np.inf)
+    numbers = np.array(orders)
+    nodes, last = numbers.shape[1], tables.stage.shape[1] - 1
+    best = np.full((most + 1, nodes, len(orders), last + 1), np.inf)
     came_count = np.full(best.shape, -1, dtype=np.int64)
     came_node, came_cut = came_count.copy(), came_count.copy()
     since, begun = 0, False  # who has to run a stage is not passed over
-    for j, node in enumerate(order):
+    for j, at in enumerate(numbers.T):
+        node = int(at[0])  # several orders are looked at together only where it does not matter which node it is
         if not begun and pinned.allows(node, 0):
-            best[1, j] = tables.at(0)[node, 0]
+            best[1, j] = tables.at(0)[at, 0]
         # As many stages as there can be by now, and no fewer than leave enough nodes for the least number.
         for count in range(max(1, least - nodes + j), min(most - bool(exactly), j) + 1):
             if not pinned.allows(node, min(count, most - 1)):
                 continue
-            reach = combine(best[count, since:j], tables.hop[list(order[since:j]), node])
-            before = reach.argmin(axis=0)
-            total = combine(reach[before, cuts][:, None], tables.at(count)[node])
-            start = total.argmin(axis=0)
-            cost = total[start, cuts]
+            reach = combine(best[count, since:j], tables.hop[numbers[:, since:j].T, at])
+            total = combine(reach.min(axis=0)[:, :, None], tables.at(count)[at])
+            start, cost = total.argmin(axis=1), total.min(axis=1)
             reached = min(count + 1, most)
             better = cost < best[reached, j]
             best[reached, j, better] = cost[better]
             came_count[reached, j, better] = count
-            came_node[reached, j, better] = since + before[start[better]]
+            came_node[reached, j, better] = since + np.take_along_axis(reach.argmin(axis=0), start, axis=1)[better]
             came_cut[reached, j, better] = start[better]
         if node in pinned.required:
             best[:, :j] = np.where(np.arange(last + 1) < last, best[:, :j], np.inf)
             since, begun = j, True
+    came = np.stack((came_count, came_node, came_cut), axis=-1)
+    return [_cut_back(best[:, :, i], came[:, :, i], order, least) for i, order in enumerate(orders)]
+
+
+def _cut_back(best: Floats, came: NDArray[np.int64], order: tuple[int, ...], least: int) -> Solution | None:
+    """Return the steps that made the least of `best[least or more, :, last]`, or None where nothing is possible."""
+    last = best.shape[2] - 1
     count, j = (int(at) for at in np.unravel_index(best[least:, :, last].argmin(), best[least:, :, last].shape))
     count += least
     cost = float(best[count, j, last])
@@ -152,7 +167,7 @@ def best_cuts(
     steps: list[tuple[int, int, int]] = []
     end = last
     while True:
-        previous, i, start = (int(came[count, j, end]) for came in (came_count, came_node, came_cut))
+        previous, i, start = came[count, j, end].tolist()
         if previous < 0:
             steps.append((order[j], 0, end))
             return Solution(cost, tuple(reversed(steps)))
@@ -174,7 +189,7 @@ def best_pipeline(
     """
     if is_exact(*tables.stage.shape[:2]):
         return _over_subsets(tables, combine, least, pinned)
-    found = [best_cuts(tables, order, combine, least, pinned) for order in orders]
+    found = cuts_of_orders(tables, orders, combine, least, pinned)
     return min((s for s in found if s is not None), key=lambda s: s.cost, default=None)
 
 
@@ -197,7 +212,7 @@ def shortlist(
     tables: Tables, orders: tuple[tuple[int, ...], ...], least: int, pinned: Pinned = ANYONE
 ) -> tuple[tuple[int, ...], ...]:
     """Return the SHORTLIST orders with the least bottleneck under optimal cuts, or all orders if none is possible."""
-    costs = [best_cuts(tables, order, np.maximum, least, pinned) for order in orders]
+    costs = cuts_of_orders(tables, orders, np.maximum, least, pinned)
     ranked = sorted((found.cost, i) for i, found in enumerate(costs) if found is not None)
     return tuple(orders[i] for _, i in ranked[:SHORTLIST]) or orders
 

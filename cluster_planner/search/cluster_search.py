@@ -18,7 +18,7 @@ from typing import TypeAlias
 from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
-from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
+from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
@@ -28,8 +28,9 @@ from cluster_planner.search.halving import best_by_halves
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.moved_cuts import with_moved_cuts
-from cluster_planner.search.partitions import best_partitions
+from cluster_planner.search.partitions import divisions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
+from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
@@ -86,6 +87,9 @@ MOST_IN_PARTS nodes. The better half goes on, again and again; with the last of 
 with all before half as many together each time.
 """
 
+LAST_TRIES = 30
+"""Then short runs go on there until so many changes for each node have gained nothing."""
+
 TRIES_PER_NODE, TRIES_TIMES_NODES = 12, 32_000
 """The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
 TRIES_IN_BLOCKS = 150
@@ -112,6 +116,7 @@ class Search:
         self._climbers: dict[Group, WholePlans] = {}
         self._best: Candidate | None = None
         self._pool: dict[float, tuple[Clusters, Group]] = {}
+        self._searched: set[Group] = set()
 
     def best(self, *starts_from: Clusters) -> Candidate | None:
         """Return the best plan found, or None where none is. `starts_from`: plans that are known."""
@@ -127,7 +132,8 @@ class Search:
         starts = self._grouped(able, counts_to_try(len(able), self._problem.least), RESTARTS, "k-means")
         if len(able) <= EXHAUSTIVE_NODES:
             self._locally(starts)
-            self._all_partitions()
+            if self._best is not None or self._rules.are_any:
+                self._all_partitions()
             return self._best
         few = min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))
         alike = len(able) > FEW_NODES and self._problem.is_alike(ALIKE)
@@ -234,9 +240,7 @@ class Search:
 
         def started(nodes: Group) -> float:
             worth, starts[nodes] = 0.0, ()
-            if self._rules.pinned <= set(nodes) and (
-                best_possible(problem.fleet, self._spans, nodes, problem.least) > self._best_objective
-            ):
+            if self._may_gain(nodes):
                 worth, starts[nodes] = self._start(nodes)
             return worth
 
@@ -250,18 +254,24 @@ class Search:
             better, _ = plans.improved(starts[nodes], tries, problem.seed + number)
             found.append((self._offer("parts", better, words, nodes), words, nodes, better))
         for worth, words, nodes, clusters in sorted(found, key=lambda one: -one[0])[:PARTS_SEARCHED]:
-            if not few and (len(nodes) > FEW_NODES or worth < HOPEFUL * self._best_objective):
-                continue
-            self._search(words, nodes, clusters)
-        for words, nodes in parts_of(problem.fleet, problem.able) if len(problem.able) <= FEW_NODES else ():
-            if len(nodes) <= EXHAUSTIVE_NODES and starts[nodes]:
+            if few or (len(nodes) <= FEW_NODES and worth >= HOPEFUL * self._best_objective):
+                self._search(words, nodes, clusters)
+        for words, nodes in parts_of(problem.fleet, problem.able):
+            if len(nodes) <= EXHAUSTIVE_NODES and nodes not in self._searched and self._may_gain(nodes):
                 self._search(words, nodes, starts[nodes])
+
+    def _may_gain(self, nodes: Group) -> bool:
+        """Say whether these nodes by themselves may be worth more than the best plan."""
+        if not self._rules.pinned <= set(nodes):
+            return False
+        return best_possible(self._problem.fleet, self._spans, nodes, self._problem.least) > self._best_objective
 
     def _search(self, words: str, nodes: Group, start: Clusters) -> None:
         """Offer what a search of a part of the fleet by itself finds."""
+        self._searched.add(nodes)
         part = self._problem.of_part(nodes)
         memory_fit = MemoryFit(part.fleet, self._spans, part.least)
-        found = Search(part, self._spans, memory_fit, unheard, is_part=True).best(start)
+        found = Search(part, self._spans, memory_fit, unheard, is_part=True).best(*((start,) if start else ()))
         if found is not None and len(found.clusters) >= self._rules.min_clusters:
             self._offer("parts", found.clusters, words, nodes)
 
@@ -307,7 +317,10 @@ class Search:
         plans = [(self._plans_of(nodes), clusters) for clusters, nodes in self._pool.values()]
         if better := best_by_halves(plans, tries, problem.seed):
             climber = self._plans_of(problem.able)
-            better, _ = climber.improved(better, tries, problem.seed + CLIMBED)
+            better, worth = climber.improved(better, tries, problem.seed + CLIMBED)
+            if count <= MOST_IN_PARTS and not self._is_part:
+                runs = short_runs(climber, better, worth, problem.seed + CLIMBED)
+                better = next(now for now, _, idle in runs if idle >= LAST_TRIES * count)
             better = with_moved_cuts(climber, self._worths, better, tries)
             self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
 
@@ -348,22 +361,9 @@ class Search:
             conditions = averaging_limits_of(found)
 
     def _all_partitions(self) -> None:
-        if self._best is None and not self._rules.are_any:
-            return
-        conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
-        names, work, rules = self._problem.fleet.names, self._problem.work, self._rules
-        optional = set(self._problem.able) - rules.pinned if rules.are_any else set()
-        for clusters in range(1, len(self._problem.able) // self._problem.least + 1):
-            load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, work):.2g}")
-
-            def value_of(group: Group, load: float = load) -> float:
-                if not rules.allows(group):
-                    return 0.0
-                found = self._assembler.pipeline(tuple(names[i] for i in group), load)
-                return 0.0 if found is None else found.value
-
-            for groups in best_partitions(self._problem.able, clusters, self._problem.least, value_of, optional):
-                self._work_out("all partitions", groups, format_count(clusters, "cluster"))
+        rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
+        for groups in divisions(self._problem, self._assembler, rate):
+            self._work_out("all partitions", groups, format_count(len(groups), "cluster"))
 
     def _work_out(self, phase: str, groups: Sequence[Group], words: str, expected: float = 0.0) -> Candidate | None:
         """`expected`: samples/s of the fleet, as far as no plan has told them yet."""

@@ -1,6 +1,7 @@
 """`python -m experiments.plan_quality`: every part, or those that are asked for."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
         default=public_worlds.CLIMB_MINUTES,
         help="of worlds_…: processor time of hill climbing from each plan (default: %(default)g)",
     )
+    parser.add_argument(
+        "--fleets",
+        nargs="+",
+        type=int,
+        choices=range(never_worse.FLEETS),
+        default=[],
+        metavar="SEED",
+        help=f"of never_worse only these fleets; the others keep their rows (default: all {never_worse.FLEETS})",
+    )
     asked = parser.parse_args(arguments)
     try:
         public_worlds.cases_of(asked.worlds)
@@ -55,15 +65,20 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--climb-minutes: expected more than 0 and at most 60, not {asked.climb_minutes:g}")
     folder = asked.out or ROOT / "experiments" / "plan_quality"
 
+    def fleets() -> Part:
+        only = asked.fleets and not asked.quick
+        earlier = _measured_before(folder, "never_worse", never_worse.COLUMNS) if only else []
+        return never_worse.measure(quick=asked.quick, asked=asked.fleets, earlier=earlier)
+
     def worlds(model: str) -> Part:
-        earlier = [] if asked.quick else _measured_before(folder, f"worlds_{model}")
+        earlier = [] if asked.quick else _measured_before(folder, f"worlds_{model}", public_worlds.COLUMNS)
         given = {"asked": asked.worlds, "climb_minutes": asked.climb_minutes, "earlier": earlier}
         return public_worlds.measure(model, quick=asked.quick, **given)
 
     known = {
         "brute_force": partial(parts.brute_force, quick=asked.quick),
         "brute_force_hard": partial(parts.hard_brute_force, quick=asked.quick),
-        "never_worse": partial(never_worse.measure, quick=asked.quick),
+        "never_worse": fleets,
         "baselines": partial(parts.baselines, asked.regions, quick=asked.quick),
         "scaling": partial(parts.scaling, asked.regions, quick=asked.quick),
         "worlds_1.3B": partial(worlds, "1.3B"),
@@ -75,16 +90,17 @@ def main(arguments: list[str] | None = None) -> int:
     }
     flags = [] if asked.regions is None else ["--regions", str(asked.regions)]
     flags += ["--worlds", *asked.worlds] if asked.worlds else []
+    flags += ["--fleets", *map(str, asked.fleets)] if asked.fleets else []
     flags += (
         ["--climb-minutes", f"{asked.climb_minutes:g}"] if asked.climb_minutes != public_worlds.CLIMB_MINUTES else []
     )
     return run_parts("plan_quality", asked, known, title="Plan quality", intro=INTRO, flags=flags)
 
 
-def _measured_before(folder: Path, part: str) -> list[list[Cell]]:
-    """Return the rows of the worlds that an earlier run left, if they have today's columns."""
+def _measured_before(folder: Path, part: str, columns: Sequence[str]) -> list[list[Cell]]:
+    """Return the rows that an earlier run left of a part, if they have today's columns."""
     stored = Report(folder, "Plan quality", INTRO).document["parts"].get(part)
-    if stored is None or tuple(stored["tables"][0]["columns"]) != public_worlds.COLUMNS:
+    if stored is None or tuple(stored["tables"][0]["columns"]) != tuple(columns):
         return []
     rows: list[list[Cell]] = stored["tables"][0]["rows"]
     return rows

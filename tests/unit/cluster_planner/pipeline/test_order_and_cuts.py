@@ -12,6 +12,7 @@ from cluster_planner.pipeline.order_and_cuts import (
     best_cuts,
     best_pipeline,
     candidate_orders,
+    cuts_of_orders,
     shortlist,
 )
 
@@ -44,6 +45,21 @@ def test_few_nodes_are_ordered_exactly(seed: int, nodes: int, positions: int, le
         assert [(a, b) for _, a, b in found.steps] == list(itertools.pairwise(ends))
         assert ends[-1] == positions - 1
         assert len({j for j, _, _ in found.steps}) == len(found.steps) >= least
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([np.maximum, np.add]), st.booleans(), st.booleans())
+def test_orders_are_cut_together_as_each_by_itself(
+    seed: int, least: int, combine: np.ufunc, has_places: bool, is_pinned: bool
+) -> None:
+    """Costs of one decimal, so that many are equal: then the same is chosen, too."""
+    random = np.random.default_rng(seed)
+    stage, hop = np.round(tables_of(seed, 6, 7).stage, 1), np.round(random.uniform(0, 10, (6, 6, 7)))
+    places = tuple(np.where(random.random(stage.shape) < 0.2, np.inf, stage) for _ in range(3)) if has_places else ()
+    tables, pinned = Tables(stage, hop, places), Pinned(frozenset((2,)) if is_pinned else frozenset())
+    orders = [tuple(random.permutation(6).tolist()) for _ in range(5)]
+    each = [best_cuts(tables, order, combine, least, pinned) for order in orders]
+    assert cuts_of_orders(tables, orders, combine, least, pinned) == each
 
 
 def test_a_required_node_runs_a_stage() -> None:

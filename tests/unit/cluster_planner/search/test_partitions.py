@@ -1,13 +1,20 @@
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from cluster_planner.inputs.constraints import Constraints
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.partitions import KEPT, best_partitions
+from cluster_planner.search.partitions import KEPT, best_partitions, divisions
+from cluster_planner.search.search_context import SearchProblem
 
 
-def divisions(nodes: list[int], clusters: int) -> list[tuple[Group, ...]]:
+def every_division(nodes: list[int], clusters: int) -> list[tuple[Group, ...]]:
     found = {
         tuple(sorted(tuple(n for n, label in zip(nodes, labels, strict=True) if label == c) for c in range(clusters)))
         for labels in itertools.product(range(clusters), repeat=len(nodes))
@@ -27,7 +34,7 @@ def test_the_best_of_all_divisions_is_found(clusters: int, least: int) -> None:
     found = best_partitions(nodes, clusters, least, value_of)
     sums = [
         sum(value_of(group) for group in groups)
-        for groups in divisions(nodes, clusters)
+        for groups in every_division(nodes, clusters)
         if all(len(group) >= least and value_of(group) > 0 for group in groups)
     ]
     assert [sum(map(value_of, groups)) for groups in found] == pytest.approx(sorted(sums, reverse=True)[: len(found)])
@@ -36,3 +43,30 @@ def test_the_best_of_all_divisions_is_found(clusters: int, least: int) -> None:
 
 def test_groups_worth_nothing_are_no_groups() -> None:
     assert best_partitions([0, 1, 2], 2, 1, lambda group: 0.0) == ()
+
+
+def test_only_groups_that_leave_the_others_enough_nodes_are_asked_for() -> None:
+    asked = set[Group]()
+
+    def value_of(group: Group) -> float:
+        asked.add(group)
+        return 1.0
+
+    best_partitions(range(7), 3, 2, value_of)
+    assert {len(group) for group in asked} == {2, 3}
+
+
+@pytest.mark.parametrize("forbid", [(), (("n0", "n2"),)])
+def test_a_problem_is_divided_into_every_number_of_clusters_as_rules_allow(
+    forbid: tuple[tuple[str, str], ...],
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+) -> None:
+    fleet = Fleet(tuple(make_node(f"n{i}") for i in range(4)), constraints=Constraints(forbid=forbid))
+    costs, work = make_model(4), make_workload()
+    spans, problem = SpanCosts(costs, work), SearchProblem(fleet, costs, work, (0, 1, 2, 3), 1, 0)
+    found = list(divisions(problem, Assembler(fleet, spans, spans, 1), 100.0))
+    assert {len(groups) for groups in found} == {1, 2, 3, 4}
+    together = [set(group) >= {0, 2} for groups in found for group in groups]
+    assert any(together) == (not forbid)

@@ -20,3 +20,19 @@ def test_a_part_that_is_worth_more_is_told(part_worth: float, held: bool, monkey
     monkeypatch.setattr(never_worse, "_worth", lambda fleet, *_: 1.0 if len(fleet.nodes) == nodes else part_worth)
     (claim,) = measure(quick=True).claims
     assert claim.held is held
+
+
+def test_fleets_that_are_not_asked_for_keep_their_rows_and_no_claim_of_all_is_made_of_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(never_worse, "_worth", lambda *_: 1.0)
+    first = measure(quick=False, asked=[3])
+    both = measure(quick=False, asked=[1], earlier=first.tables[0].rows)
+    assert [row[0] for row in both.tables[0].rows] == [1, 3]
+    assert both.tables[0].rows[1] == first.tables[0].rows[0]
+    assert both.claims[0].held is None
+    every = measure(quick=False)
+    assert [row[0] for row in every.tables[0].rows] == list(range(never_worse.FLEETS))
+    assert every.claims[0].held is True
+    broken = [[*row[:5], 1.01, *row[6:]] for row in first.tables[0].rows]
+    assert measure(quick=False, asked=[1], earlier=broken).claims[0].held is False
