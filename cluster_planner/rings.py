@@ -171,8 +171,9 @@ def _two_opt(hops: Floats, tour: tuple[int, ...]) -> tuple[int, ...]:
         if gain[i, j] <= 1e-12 * max(float(now.sum()), 1e-300):
             break
         at[i + 1 : j + 1] = at[i + 1 : j + 1][::-1].copy()
-    first = int((at == 0).argmax())
-    return tuple(int(i) for i in np.roll(at, -first))
+    found = at.tolist()
+    first = found.index(0)
+    return (*found[first:], *found[:first])
 
 
 @dataclass(frozen=True)
