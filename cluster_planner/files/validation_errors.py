@@ -22,6 +22,7 @@ _EXPECTED = {
     "invalid_key": "keys must be text",
     "string_type": "must be text",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
@@ -69,7 +70,15 @@ def problems_of(
     for key in misspelt:
         if messages.get(key) == [required.get(key)]:
             del messages[key]
-    return [(key, ", or ".join(lines)) for key, lines in messages.items()]
+    return [(key, _either(lines)) for key, lines in messages.items()]
+
+
+def _either(lines: Sequence[str]) -> str:
+    """Alternatives in one sentence, in which what was found is said once."""
+    wanted, found = zip(*(line.removeprefix("must be ").rpartition(", not ")[::2] for line in lines), strict=True)
+    if all(line.startswith("must be ") for line in lines) and all(wanted) and len(set(found)) == 1:
+        return f"must be {', or '.join(wanted)}, not {found[0]}"
+    return ", or ".join(lines)
 
 
 def dotted(location: Sequence[str | int]) -> str | None:

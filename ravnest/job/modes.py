@@ -63,6 +63,8 @@ class Moded(Protocol):
     @property
     def averaging(self) -> AveragingConfig: ...
     @property
+    def stop(self) -> StopConfig: ...
+    @property
     def model_fields_set(self) -> set[str]: ...
 
 
@@ -82,8 +84,11 @@ def check_mode(job: Moded) -> None:
         raise ValueError("target_batch: mode collaborative needs one: how many samples make a step")
     if job.target_batch < job.micro_batch:
         raise ValueError(f"target_batch: {job.target_batch} is less than one micro_batch ({job.micro_batch})")
-    for key in sorted(PLANNED_ONLY & job.model_fields_set):
+    if written := PLANNED_ONLY & job.model_fields_set:
+        key = "schedule" if "schedule" in written else min(written)  # a synchronous one has set max_staleness, too
         raise ValueError(f"{key}: has no meaning in mode collaborative; leave it out")
+    if job.stop.samples is not None and job.stop.samples < job.target_batch:
+        raise ValueError(f"stop.samples: {job.stop.samples} is less than one step (target_batch = {job.target_batch})")
     if job.delayed_step and job.spot_check_share:
         raise ValueError(
             "spot_check_share: expected 0 with delayed_step: gradients are of weights that the backbone has no more"
@@ -97,5 +102,9 @@ def check_mode(job: Moded) -> None:
             )
     if job.precision == "float16":
         raise ValueError("precision: mode collaborative takes float32 or bfloat16")
-    if job.averaging != AveragingConfig(wire=job.averaging.wire):
-        raise ValueError("averaging: mode collaborative takes only its wire")
+    usual = AveragingConfig(wire=job.averaging.wire)
+    for key, value in job.averaging:
+        if value != getattr(usual, key):
+            raise ValueError(
+                f"averaging.{key}: has no meaning in mode collaborative, which takes averaging.wire alone; leave it out"
+            )

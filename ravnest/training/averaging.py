@@ -69,7 +69,7 @@ class AveragingConfig(Section):
     robust: Literal["none"] | RobustRule = "none"
     """The rule by which contributions become the average, where some members may lie: none is the weighted mean."""
 
-    hierarchical: bool = False
+    hierarchical: Annotated[bool, Field(strict=True)] = False
     """Whether long rings become rings of rings, over near members first, where that is faster."""
 
     buffers: dict[str, BufferRule] = Field(default_factory=dict)

@@ -1,3 +1,5 @@
+from typing import Annotated, Literal
+
 import pydantic
 import pytest
 
@@ -28,3 +30,25 @@ def test_a_misspelt_key_is_not_called_missing_as_well() -> None:
     found = problems({"nodes": [node]})
     assert list(found) == ["nodes[0].down_mpbs"]
     assert "down_mbps" in found["nodes[0].down_mpbs"]
+
+
+def test_what_was_found_is_said_once_beside_all_that_may_stand_there() -> None:
+    class Form(pydantic.BaseModel):
+        wire: Literal["exact", "int8"] | Annotated[int, pydantic.Field(ge=0)]
+
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Form.model_validate({"wire": -1})
+    assert problems_of(caught.value, Form, {"wire": -1}) == [
+        ("wire", "must be 'exact' or 'int8', or 0 or more, not -1"),
+    ]
+
+
+def test_what_is_neither_true_nor_false_is_told_so() -> None:
+    class Form(pydantic.BaseModel):
+        each: bool
+
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Form.model_validate({"each": "perhaps"})
+    assert problems_of(caught.value, Form, {"each": "perhaps"}) == [
+        ("each", "must be true or false, not the text 'perhaps'"),
+    ]

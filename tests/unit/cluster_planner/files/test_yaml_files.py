@@ -246,7 +246,7 @@ class Choice(BaseModel):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("loss: 3", "loss: must be text, not 3, or must be a mapping, not 3"),
+        ("loss: 3", "loss: must be text, or a mapping, not 3"),
         ("loss: {factry: a}", "loss.factry: is not a known key; did you mean 'factory'?"),
         ("loss: {factory: 3}", "nodes.yaml: loss.factory: must be text, not 3"),
         (
