@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ravnest.errors import InvalidInput
 from ravnest.formatting import harmless
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def start(
     from ravnest.collaboration.code_bundle import not_collected
     from ravnest.collaboration.invitation import endpoint
     from ravnest.collaboration.serving import serve_or_stand_by
-    from ravnest.errors import InvalidInput
     from ravnest.job.config import load_job
 
     if address is None and listen.startswith(("0.0.0.0:", "[::]:")):
@@ -77,11 +77,7 @@ def start(
     for one in (*(address or ()), *(other or ())):
         endpoint(one)
     if other and not address:
-        raise InvalidInput(
-            "expected where the other backbone machines find this one, as HOST:PORT",
-            key="--address",
-            hint="beside --other",
-        )
+        raise InvalidInput("expected beside --other: where the others find this machine, HOST:PORT", key="--address")
 
     def ready(backbone: Backbone) -> None:
         typer.echo(f"volunteers are sent {len(state.files)} files: {', '.join(state.files)}")
@@ -239,7 +235,6 @@ def sign(
     from ravnest.collaboration.code_bundle import code_hash, collected
     from ravnest.collaboration.signatures import signed
     from ravnest.dht import new_identity, read_identity
-    from ravnest.errors import InvalidInput
 
     if not job.is_file():
         raise InvalidInput("expected the job.yaml of a collaboration", path=str(job))
@@ -263,7 +258,6 @@ def people(
     from ravnest.cli.views.tables import console
     from ravnest.collaboration.code_bundle import SECRETS_FILE
     from ravnest.collaboration.people import FILE, read_people
-    from ravnest.errors import InvalidInput
 
     if not any((folder / name).is_file() for name in (FILE, SECRETS_FILE)):
         raise InvalidInput("expected the folder of a collaboration", path=str(folder))
@@ -275,10 +269,9 @@ def people(
 
 
 def _user() -> str:
-    try:
+    with suppress(ImportError, KeyError, OSError):  # in a container nobody may have given the user a name
         return getpass.getuser()
-    except (ImportError, KeyError, OSError):  # in a container nobody may have given the user a name
-        return "a volunteer"
+    return "a volunteer"
 
 
 def _tell(line: str) -> None:
@@ -288,21 +281,22 @@ def _tell(line: str) -> None:
 
 def _line_of(invitation: str) -> str:
     """The line itself, or what the file holds that is named so. Raises InvalidInput."""
-    from ravnest.errors import InvalidInput
-
+    begins = "ravnest-invitation"
     line = invitation.strip().strip("'\"")  # as it was copied from a message
-    if line.startswith("ravnest-invitation"):
-        return line
     try:
-        return Path(invitation).read_text(encoding="utf-8")
+        if not line.startswith(begins):
+            line = Path(invitation).read_text(encoding="utf-8").strip().strip("'\"")
+        if line.startswith(begins):
+            return line
+        why: str | None = f"it does not begin with {begins}"
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InvalidInput(
-            f"expected an invitation, or a file that holds one: {why}",
-            path=invitation,
-            key="INVITATION",
-            hint="`ravnest collaborate start` at the backbone prints where its invitation.txt is",
-        ) from None
+    raise InvalidInput(
+        f"expected an invitation, or a file that holds one: {why}",
+        path=invitation,
+        key="INVITATION",
+        hint="`ravnest collaborate start` at the backbone prints where its invitation.txt is",
+    )
 
 
 def is_signed(code: str, signatures: tuple[bytes, ...], keyring: list[str]) -> bool:
@@ -329,6 +323,10 @@ def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
         try:
             if not typer.confirm("This code will run on your machine with your rights. Have you read it, and agree?"):
                 return False
+        except typer.Abort:
+            if sys.stdin.isatty():
+                raise
+            raise InvalidInput("no answer can be read here", key="--yes", hint=f"read {folder}, agree by it") from None
         finally:
             signal.signal(signal.SIGINT, before)
     agreed.touch()
@@ -347,7 +345,6 @@ def _trainer_of_stages(
     from ravnest.collaboration.lent_machines import LentMachines
     from ravnest.collaboration.staged_trainer import StagedTrainer
     from ravnest.collaboration.trainer import Trainer
-    from ravnest.errors import InvalidInput
     from ravnest.job.config import load_job
 
     if listen.startswith(("0.0.0.0:", "[::]:")):

@@ -44,6 +44,29 @@ def test_what_is_no_invitation_is_told_without_the_words_of_the_operating_system
     assert "invitation.txt" in str(nothing.hint)
 
 
+def test_a_file_that_holds_no_invitation_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("mode: collaborative\n")
+    wrong = CliRunner().invoke(app, ["collaborate", "join", str(tmp_path / "job.yaml")]).exception
+    assert isinstance(wrong, InvalidInput)
+    assert (wrong.path, wrong.key) == (str(tmp_path / "job.yaml"), "INVITATION")
+    assert "begin with ravnest-invitation" in str(wrong)
+
+
+def test_who_cannot_be_asked_is_told_of_the_option(invited: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asks:
+        def __init__(self, *_: object, agree: Callable[..., bool], **__: object) -> None:
+            self.agree = agree
+
+        def work(self, stop: Callable[[], bool]) -> None:
+            self.agree("cd" * 32, Path("code"), ["job.yaml"], ())
+
+    monkeypatch.setattr(volunteer, "Volunteer", Asks)
+    error = CliRunner().invoke(app, invited[:3], input="").exception
+    assert isinstance(error, InvalidInput)
+    assert error.key == "--yes"
+    assert not Path("code.agreed").exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -127,7 +150,9 @@ def test_a_line_may_be_copied_with_quotes_and_a_user_need_not_have_a_name(
     monkeypatch.setattr(volunteer, "Volunteer", Joins)
     found = CliRunner().invoke(app, ["collaborate", "join", f' "{invited[2]}"\n'])
     assert found.exit_code == 0, found.output
-    assert names == ["a volunteer"]
+    (tmp_path / "line.txt").write_text(f"'{invited[2]}'\r\n")
+    assert CliRunner().invoke(app, ["collaborate", "join", str(tmp_path / "line.txt")]).exit_code == 0
+    assert names == ["a volunteer"] * 2
 
 
 def test_ctrl_c_answers_the_question_whether_code_may_run(invited: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
