@@ -120,7 +120,11 @@ def measure(*, quick: bool, asked: Collection[int] = (), earlier: Sequence[Seque
     for seed in sorted(asked) or range(1 if quick else FLEETS):
         known[seed] = row = _case(seed)
         print("never_worse:", *row, file=sys.stderr, flush=True)
-    rows = [known[seed] for seed in sorted(known)]
+    return _part([known[seed] for seed in sorted(known)], time.process_time() - began_s, quick=quick)
+
+
+def _part(rows: Sequence[Sequence[Cell]], spent_s: float, *, quick: bool) -> Part:
+    """Return what these rows say."""
     shares = [float(row[COLUMNS.index("its worth over the whole's")] or 0) for row in rows]
     worst, held = max(shares), max(shares) <= 1 + 1e-9
     said = "" if len(rows) == FLEETS else f" (of {len(rows)} of {FLEETS} fleets)"
@@ -142,6 +146,6 @@ def measure(*, quick: bool, asked: Collection[int] = (), earlier: Sequence[Seque
             "Parts that are planned: regions alone, fleets without one region or without the slowest node, the fastest "
             "parts, and each node. `seconds`: processor time of planning the whole. Fleets may have been measured in "
             "several runs, so that each names its commit.",
-            f"Processor time of the last run of this part: {time.process_time() - began_s:.0f} s.",
+            f"Processor time of the last run of this part: {spent_s:.0f} s.",
         ],
     )
