@@ -97,8 +97,8 @@ def hardware_named(text: str) -> Hardware:
     if found is None:
         near = difflib.get_close_matches(name, KNOWN, n=3)
         expected = "expected laptop, desktop or a GPU of the list that `ravnest explain hardware` shows"
-        meant = f"did you mean {' or '.join(near)}?" if near else expected
-        raise ValueError(f"no hardware is known as {text!r}: {meant}; or give gflops and memory_gb")
+        meant = f"did you mean {' or '.join(near)}? Else" if near else f"{expected}, or"
+        raise ValueError(f"no hardware is known as {text!r}: {meant} give gflops and memory_gb")
     if stated is None or found.device == "cpu" or (memory := int(stated[1]) * LENT) == found.memory_gb:
         return found
     return replace(found, memory_gb=memory)

@@ -34,7 +34,7 @@ def test_a_memory_in_the_name_is_that_of_the_card() -> None:
 
 
 def test_an_unknown_name_is_told_with_those_that_are_alike() -> None:
-    with pytest.raises(ValueError, match=r"'rtx 3065'.* did you mean rtx 3060"):
+    with pytest.raises(ValueError, match=r"'rtx 3065'.* did you mean rtx 3060.*\? Else give gflops"):
         hardware_named("rtx 3065")
     with pytest.raises(ValueError, match=r"`ravnest explain hardware`.*give gflops and memory_gb") as told:
         hardware_named("abacus")
