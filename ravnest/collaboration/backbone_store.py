@@ -60,7 +60,8 @@ class BackboneStore:
         if begun and not resume:
             raise InvalidInput("holds a collaboration", path=str(folder), hint="go on with it by --resume")
         if resume and not begun:
-            raise InvalidInput("holds no collaboration to go on with", path=str(folder))
+            hint = "a second backbone machine needs a copy of the first one's keys.json here"
+            raise InvalidInput("holds no collaboration to go on with", path=str(folder), hint=hint)
         folder.mkdir(parents=True, exist_ok=True)
         self.secrets = self._read_secrets() if begun else self._new_secrets()
 

@@ -57,5 +57,6 @@ class Curve:
             "gradient_norm": norm if math.isfinite(norm) else None,
         }
         shown = "" if loss is None else f", loss {loss:.4f}"
-        line = f"step {step}: {samples:,} samples of {len(by_peer)} volunteers{shown}, {seconds:.1f} s"
+        peers = "1 volunteer" if len(by_peer) == 1 else f"{len(by_peer)} volunteers"
+        line = f"step {step}: {samples:,} samples of {peers}{shown}, {seconds:.1f} s"
         return StepEntry(fields, line)

@@ -30,6 +30,9 @@ ANSWER_S = 60.0
 IDLE_S = 0.5
 
 
+TOLD_S = 30.0
+
+
 @dataclass
 class Given:
     """What a volunteer has done so far."""
@@ -60,6 +63,16 @@ class Member:
     """Of the code that was sent last; whether they are any is not known yet."""
     keys: Keys | None = None
     """What lines to machines that add up shares are opened with; None: such lines cannot be opened."""
+    _told_s: float | None = None
+
+    def tell_progress(self, step: int, total_steps: int | None, now_s: float) -> None:
+        """Say what was given by now, after a step was made; not sooner than TOLD_S after the last time."""
+        if self._told_s is not None and now_s < self._told_s + TOLD_S:
+            return
+        self._told_s = now_s
+        of = "" if total_steps is None else f" of {total_steps:,}"
+        steps = "1 step" if self.given.steps == 1 else f"{self.given.steps:,} steps"
+        self.tell(f"step {step:,}{of}: gave {self.given.samples:,} samples in {steps} so far")
 
 
 class Refused(RunFailed):

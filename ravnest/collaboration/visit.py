@@ -332,6 +332,7 @@ class Visit:
                     self._trainer.forget()
                     self._counted = []
                     self._member.given.steps += 1
+                    self._member.tell_progress(self._trainer.step, self._trainer.total_steps, self._now())
 
     def _compute(self) -> None:
         weights = self._steps.applied

@@ -44,6 +44,21 @@ def member_of(folder: Path) -> tuple[Member, list[tuple[dict[str, bytes], str, i
     return Member("ada", b"k" * 32, lambda nonce: b"signed " + nonce, trainer, lambda _: None), asked
 
 
+def test_what_was_given_is_told_now_and_then(tmp_path: Path) -> None:
+    member, _ = member_of(tmp_path)
+    told: list[str] = []
+    member.tell = told.append
+    for number, now_s in enumerate((5.0, 6.0, 34.0, 36.0), 1):
+        member.given.samples, member.given.steps = 512 * number, number
+        member.tell_progress(number + 10, 200, now_s)
+    assert told == [
+        "step 11 of 200: gave 512 samples in 1 step so far",
+        "step 14 of 200: gave 2,048 samples in 4 steps so far",
+    ]
+    member.tell_progress(15, None, 99.0)
+    assert told[-1].startswith("step 15: gave")
+
+
 def saying(*messages: Message) -> LinesTwin:
     lines = LinesTwin()
     lines.events.extend(LineSaid(3, message, ()) for message in messages)
