@@ -113,7 +113,8 @@ class Lender:
                     lines.close()
                 if stop():
                     return
-                self._tell(f"{host}:{port}: {why}; trying again")
+                left_s = max(0.0, since_s + self._patience_s - self._now())
+                self._tell(f"{host}:{port}: {why}; trying again, for {left_s:.0f} s at most")
                 self._sleep(RETRY_S)
             if self._now() - since_s > self._patience_s:
                 raise RunFailed(f"no volunteer was reached for {self._patience_s:.0f} s: {why}")

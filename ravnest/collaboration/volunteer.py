@@ -93,7 +93,8 @@ class Volunteer:
                     since_s = self._now()
                 if stop():
                     return self.given
-                self._tell(f"{host}:{port}: {why}; trying again")
+                left_s = max(0.0, since_s + self._patience_s - self._now())
+                self._tell(f"{host}:{port}: {why}; trying again, for {left_s:.0f} s at most")
                 self._sleep(RETRY_S)
                 if served:
                     endpoints = sorted(endpoints, key=(host, port).__ne__)  # the others keep their order

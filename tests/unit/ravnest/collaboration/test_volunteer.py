@@ -39,7 +39,7 @@ def test_code_runs_only_as_invited_and_agreed(tmp_path: Path) -> None:
 
 
 def test_the_address_that_served_last_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, served, dialled = [0.0], iter([2, 1, None]), list[int]()
+    now_s, served, dialled, told = [0.0], iter([2, 1, None]), list[int](), list[str]()
     serves = [next(served)]
 
     class OneLine:
@@ -73,6 +73,7 @@ def test_the_address_that_served_last_is_asked_first(tmp_path: Path, monkeypatch
         "ada",
         tmp_path,
         agree=lambda *_: True,
+        tell=told.append,
         patience_s=1.0,
         now=lambda: now_s[0],
         sleep=lambda _: None,
@@ -80,3 +81,5 @@ def test_the_address_that_served_last_is_asked_first(tmp_path: Path, monkeypatch
     with pytest.raises(RunFailed, match="no backbone was reached"):
         ada.work()
     assert dialled == [1, 2, 2, 1, 1, 2, 3]
+    assert told[0] == "a:1: nobody serves there; trying again, for 0 s at most"
+    assert told[1] == "a:2: its line ended; trying again, for 1 s at most"
