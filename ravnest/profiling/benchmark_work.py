@@ -1,8 +1,8 @@
 """What is measured to know how fast a machine does a job's kind of work: units of the job's model, with their inputs.
 
-In: a job and the memory of the smallest machine, or for the default work nothing. Out: `BenchmarkWork`. It is made
-once, where the profile was asked for, so that the measured machines need neither the model nor the data: the captured
-units of the model, of which all that are alike are one kind, and the model's first units together.
+In: a job, and the memory of the machines and of their cards. Out: `BenchmarkWork`. It is made once, where the profile
+was asked for, so that the measured machines need neither the model nor the data: the captured units of the model, of
+which all that are alike are one kind, and the model's first units together.
 
 The default work is a small transformer in float32: 4 layers of width 512 with 8 heads over 128 tokens, feed-forward
 2048, 4 samples a micro-batch, AdamW.
@@ -27,10 +27,10 @@ from ravnest.splitting import CapturedModel, StageProgram
 from ravnest.training.batches import Target, arguments
 
 MEMORY_SHARE = 0.5
-"""The share of the smallest machine's free memory that a unit may need."""
+"""The share of the smallest machine's or card's free memory that is used."""
 
 TOGETHER_BYTES = 8 * 10**9
-"""The most memory that units need which are run together. They tell of launches and copies, not of the whole model."""
+"""The most memory that the units need which are run together. They need not be the whole model."""
 
 DESCRIPTION = "a transformer of 4 layers, width 512, 128 tokens, 4 samples a micro-batch, in float32 with AdamW"
 """The default work in words, for reports."""
@@ -71,8 +71,9 @@ class BenchmarkWork:
         return tuple(kind.count for kind in self.kinds)
 
 
-def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
-    """Captures the job's model and chooses one unit of each kind, for machines that have `free_bytes` of memory.
+def work_of(job: Job, job_file: str | Path, free_bytes: int, card_bytes: Sequence[int] = ()) -> BenchmarkWork:
+    """Captures the job's model and chooses one unit of each kind, for machines that have `free_bytes` of memory, and
+    cards that have `card_bytes`.
 
     Raises InvalidInput for a job that `ravnest plan` would refuse, and where no machine could hold one of its units.
     """
@@ -100,7 +101,7 @@ def work_of(job: Job, job_file: str | Path, free_bytes: int) -> BenchmarkWork:
         inputs=_in_order(inputs, programs[0]),
         target=target,
         buffers=_buffers(job, job_file, captured),
-        together=_together(captured, costs, kind_of, min(TOGETHER_BYTES, round(MEMORY_SHARE * free_bytes))),
+        together=_together(captured, costs, kind_of, together_bytes(costs, card_bytes or [free_bytes])),
     )
 
 
@@ -139,6 +140,14 @@ def _alike(captured: CapturedModel) -> tuple[list[int], list[int], list[int]]:
     return kind_of, firsts, [kind_of.count(kind) for kind in range(len(firsts))]
 
 
+def together_bytes(costs: SpanCosts, card_bytes: Sequence[int]) -> int:
+    """Returns the memory that units may need which are run together on any of the cards. A card that does not hold each
+    unit by itself is not counted: others are in its memory, and it cannot be measured."""
+    largest = max(costs.memory_bytes(unit, unit + 1, 1) for unit in range(costs.count))
+    enough = [share for free in card_bytes if (share := round(MEMORY_SHARE * free)) >= largest]
+    return min([TOGETHER_BYTES, *enough])
+
+
 def _together(captured: CapturedModel, costs: SpanCosts, kind_of: Sequence[int], memory_bytes: int) -> FirstUnits:
     """Returns as many of the first units as this memory holds with one micro-batch in flight, and one at least."""
     end = 1
@@ -157,6 +166,11 @@ def _buffers(job: Job, job_file: str | Path, captured: CapturedModel) -> dict[st
     made = make_buffers(job, job_file)
     names = (*captured.train.converted.buffers, *(spec.name for spec in captured.loss_buffers))
     return {name: made[name] for name in names if name in made}
+
+
+DEFAULT_JOB_FILE = Path(__file__).parent / "default_work" / "job.yaml"
+"""It is not there, nor is its folder. The folder of a job's file is searched for modules before Python's own, and this
+package's folder would hide Python's `profile`."""
 
 
 def benchmark_job() -> Job:

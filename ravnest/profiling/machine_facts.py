@@ -65,11 +65,6 @@ class MachineFacts:
     load: float
     """The mean number of processes that wanted to run, over the last minute."""
 
-    @property
-    def least_free_bytes(self) -> int:
-        """What can be held by this process and by each of the devices."""
-        return min([self.available_bytes, *(device.free_bytes for device in self.devices)])
-
 
 def own_addresses() -> set[str]:
     """Returns the addresses of this machine's network cards, loopback among them, as text."""

@@ -80,7 +80,8 @@ def profile(
     if not facts:
         raise RunFailed(f"no machine answered: {'; '.join(missing)}")
     step("capturing the job's model" if asked.job is not None else "preparing the default kind of work")
-    work = _work(asked, min(each.least_free_bytes for each in facts.values()))
+    free_bytes = min(each.available_bytes for each in facts.values())
+    work = _work(asked, free_bytes, [device.free_bytes for each in facts.values() for device in each.devices])
     speeds, unmeasured = _speeds(crew, facts, work, step)
     traffic, speeds = with_traffic(work.kinds, speeds, known_traffic(asked.beside, speeds))
     links = LinksMeasured()
@@ -120,10 +121,10 @@ def gather_facts(crew: Agents) -> tuple[dict[str, MachineFacts], list[str]]:
     return facts, missing
 
 
-def _work(asked: ProfileRequest, free_bytes: int) -> BenchmarkWork:
+def _work(asked: ProfileRequest, free_bytes: int, card_bytes: Sequence[int]) -> BenchmarkWork:
     if asked.job is not None and asked.job_file is not None:
-        return work_of(asked.job, asked.job_file, free_bytes)
-    return work_of(benchmark_work.benchmark_job(), Path(benchmark_work.__file__), free_bytes)
+        return work_of(asked.job, asked.job_file, free_bytes, card_bytes)
+    return work_of(benchmark_work.benchmark_job(), benchmark_work.DEFAULT_JOB_FILE, free_bytes, card_bytes)
 
 
 def _speeds(

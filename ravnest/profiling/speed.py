@@ -19,6 +19,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from ravnest.errors import RunFailed
 from ravnest.job.config import Job
 from ravnest.job.experts_table import experts_stand_in
 from ravnest.profiling.benchmark_work import BenchmarkWork
@@ -76,7 +77,8 @@ def measure_speed(
     """Measures how fast `device` does `work` with so many threads.
 
     It takes about `seconds` seconds, on a GPU twice as many, or longer if LEAST_REPEATS micro-batches do. Factories are
-    looked for in `search_dirs`. Raises RunFailed where the device does not exist, or losses are not finite numbers.
+    looked for in `search_dirs`. Raises RunFailed where the device does not exist or is too
+    full, or losses are not finite numbers.
     """
     before_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -84,7 +86,9 @@ def measure_speed(
         machine = ComputeResources(threads, device)
         with experts_stand_in(work.job.experts):
             times = _one_by_one(work, machine, seconds, search_dirs)
-            whole = None if torch.device(device).type == "cpu" else _together_s(work, machine, seconds, search_dirs)
+            whole = _together_s(work, machine, seconds, search_dirs) if keeps_tensors(device) else None
+    except torch.OutOfMemoryError as error:
+        raise RunFailed(f"{device} has too little free memory: {error}") from error
     finally:
         torch.set_num_threads(before_threads)
     kind_s = tuple(median(each) for each in times)
@@ -110,6 +114,11 @@ def as_together(kind_s: Sequence[float], counts: Sequence[int], together_s: floa
 
 def _sum(counts: Sequence[int], kind_s: Sequence[float]) -> float:
     return sum(count * seconds for count, seconds in zip(counts, kind_s, strict=True))
+
+
+def keeps_tensors(device: str) -> bool:
+    """Whether what passes from unit to unit stays on the device, and is not in host memory anyway."""
+    return torch.device(device).type != "cpu"
 
 
 class StayingThere(HostDevice):
@@ -138,7 +147,7 @@ def _one_by_one(
     count = len(work.programs)
     for index, (program, before) in enumerate(zip(work.programs, work.before, strict=True)):
         compute = _stage(work, program, StagePlace("profile", index, count), machine, search_dirs)
-        if torch.device(machine.device).type != "cpu":
+        if keeps_tensors(machine.device):
             compute.device = StayingThere(torch.device(machine.device))
         given = sent[before] if index else ()
         passed_on, taken = _timed(compute, program, given, index == count - 1, work.job.update_every, seconds / count)

@@ -147,9 +147,9 @@ class VersionedWeights:
         """
         if self._groups:
             if clip_scale is not None:
-                torch._foreach_mul_(
-                    [shell.grad for shell in self._shells.values() if shell.grad is not None], clip_scale
-                )
+                gradients = [shell.grad for shell in self._shells.values() if shell.grad is not None]
+                if gradients:
+                    torch._foreach_mul_(gradients, clip_scale)
             renewed = self._own(self._shells, copy=copy)
             for group in self._groups:
                 group.step(lr * group.lr_ratio, staleness, self.version)

@@ -114,8 +114,6 @@ def test_speed_is_measured_where_units_pass_their_tensors_on_the_gpu():
     speed = measure_speed(work, device=GPU, threads=1, seconds=0.2, search_dirs=[JOB_FILE.parent])
     assert len(speed.kind_s) == len(work.kinds)
     assert all(seconds > 0 for seconds in speed.kind_s)
-    together_s = sum(count * seconds for count, seconds in zip(work.together.counts, speed.kind_s, strict=True))
-    assert speed.micro_batch_s == pytest.approx(together_s)  # the whole model fits
 
 
 def test_what_a_unit_gives_stays_on_the_gpu_while_its_speed_is_measured():

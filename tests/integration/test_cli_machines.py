@@ -37,6 +37,13 @@ def test_profile_writes_what_plan_takes(profiled: tuple[Path, dict[str, object]]
     assert (folder / "mine.yaml").read_text().startswith("# Measured by `ravnest profile`")
 
 
+def test_profile_without_a_job_measures_the_default_work(tmp_path: Path) -> None:
+    made = ravnest_process(tmp_path, "profile", "-o", "mine.yaml", "--json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["missing"] == []
+    assert load_fleet(tmp_path / "mine.yaml").nodes[0].flops_per_s > 0
+
+
 def test_profile_replaces_no_file_unasked(profiled: tuple[Path, dict[str, object]]) -> None:
     folder, _ = profiled
     before = (folder / "nodes.yaml").read_text()

@@ -5,7 +5,7 @@ import pytest
 from cluster_planner import ModelCosts, SpanCosts, Unit
 from ravnest.errors import InvalidInput
 from ravnest.planning.workload import workload
-from ravnest.profiling.benchmark_work import require_room, work_of
+from ravnest.profiling.benchmark_work import MEMORY_SHARE, TOGETHER_BYTES, require_room, together_bytes, work_of
 from tests.support.local import JOB_FILE, captured_job, tiny_job
 
 
@@ -45,3 +45,10 @@ def test_the_first_units_that_are_run_together_fit_the_memory() -> None:
     fitting = sum(tight.together.counts)
     assert few <= fitting < count
     assert costs.memory_bytes(0, fitting, 1) <= room < costs.memory_bytes(0, fitting + 1, 1)
+
+
+def test_a_card_that_is_full_does_not_say_how_many_units_are_run_together() -> None:
+    model = costs([10**6, 10**8])
+    largest = model.memory_bytes(1, 2, 1)
+    assert together_bytes(model, [3 * largest, 5 * largest, largest // 10]) == round(MEMORY_SHARE * 3 * largest)
+    assert together_bytes(model, [10**12, 10**11]) == TOGETHER_BYTES

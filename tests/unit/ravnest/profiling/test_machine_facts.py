@@ -1,11 +1,10 @@
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ravnest.job.config import job_from_mapping
-from ravnest.profiling.machine_facts import CudaDeviceFacts, check_job, machine_facts, own_addresses, source_digest
+from ravnest.profiling.machine_facts import check_job, machine_facts, own_addresses, source_digest
 from tests.support.local import JOB_FILE, tiny_job
 
 
@@ -16,13 +15,6 @@ def test_the_facts_are_those_of_this_machine() -> None:
     assert source_digest() in facts.ravnest
     assert facts.versions["torch"] != "not installed"
     assert machine_facts().machine_id == facts.machine_id
-
-
-def test_what_is_measured_has_to_fit_the_smallest_card_too() -> None:
-    facts = replace(machine_facts(), available_bytes=64 * 10**9, devices=())
-    assert facts.least_free_bytes == 64 * 10**9
-    cards = tuple(CudaDeviceFacts(f"cuda:{index}", "a card", 12 * 10**9, free) for index, free in enumerate((11, 7)))
-    assert replace(facts, devices=cards).least_free_bytes == 7
 
 
 def test_this_machine_knows_its_own_addresses() -> None:

@@ -1,8 +1,12 @@
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from cluster_planner import SpanCosts
 from ravnest.planning.workload import workload
+from ravnest.profiling import speed as speed_module
 from ravnest.profiling.benchmark_work import work_of
 from ravnest.profiling.memory_traffic import flops_per_s
 from ravnest.profiling.speed import StayingThere, as_together, measure_speed
@@ -39,6 +43,18 @@ def test_units_that_are_alike_are_measured_once() -> None:
 def test_times_of_single_units_are_brought_to_what_they_take_together() -> None:
     kind_s = as_together([4e-3, 1e-3, 2e-3], counts=[2, 5, 0], together_s=6.5e-3)
     assert kind_s == pytest.approx([2e-3, 0.5e-3, 1e-3])
+
+
+def test_on_a_gpu_units_take_what_they_take_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by 1 ms whenever it is read: a micro-batch takes as long of one unit as of the model."""
+    readings = count()
+    monkeypatch.setattr(speed_module, "time", SimpleNamespace(perf_counter=lambda: 1e-3 * next(readings)))
+    work = work_of(tiny_job(), JOB_FILE, 10**12)
+    alone = measure_speed(work, device="cpu", threads=1, seconds=0.1, search_dirs=[JOB_FILE.parent])
+    monkeypatch.setattr(speed_module, "keeps_tensors", lambda device: True)
+    speed = measure_speed(work, device="cpu", threads=1, seconds=0.1, search_dirs=[JOB_FILE.parent])
+    assert alone.micro_batch_s == pytest.approx(sum(work.counts) * speed.micro_batch_s)
+    assert speed.kind_s == pytest.approx([one / sum(work.counts) for one in alone.kind_s])
 
 
 def test_what_a_unit_gives_is_a_new_leaf_for_the_next_one() -> None:
