@@ -6,6 +6,7 @@ that an unknown one resembles.
 """
 
 import difflib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Union, get_args, get_origin
@@ -77,7 +78,12 @@ def _either(lines: Sequence[str]) -> str:
     """Alternatives in one sentence, in which what was found is said once."""
     wanted, found = zip(*(line.removeprefix("must be ").rpartition(", not ")[::2] for line in lines), strict=True)
     if all(line.startswith("must be ") for line in lines) and all(wanted) and len(set(found)) == 1:
-        return f"must be {', or '.join(wanted)}, not {found[0]}"
+        words = [word for each in wanted for word in re.split(", | or ", each)]
+        are_words = all(word.startswith("'") and word.endswith("'") for word in words)
+        alternatives = (
+            f"{', '.join(words[:-1])} or {words[-1]}" if are_words and len(words) > 1 else ", or ".join(wanted)
+        )
+        return f"must be {alternatives}, not {found[0]}"
     return ", or ".join(lines)
 
 

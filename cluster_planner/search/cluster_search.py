@@ -283,8 +283,9 @@ class Search:
         found: list[Clusters] = []
         if len(self._problem.able) <= MOST_IN_PARTS:
             found += covering(self._context, self._plans_of(nodes), nodes, counts)
+        made = self._assembler.clusters if self._rules.are_any else self._assembler.along_tours  # which heeds no pins
         for groups in self._likely(self._grouped(nodes, iter(counts[::2]), 1), FEW_OF_PARTS)[:1]:
-            clusters = self._assembler.along_tours([tuple(names[i] for i in group) for group in groups])
+            clusters = made([tuple(names[i] for i in group) for group in groups])
             found += [clusters] if clusters is not None and self._is_allowed(groups) else []
         worths = [self._worths.of(clusters, roughly=True) for clusters in found]
         return max(zip(worths, found, strict=True), key=lambda one: one[0], default=(0.0, ()))
@@ -386,8 +387,7 @@ class Search:
         return found
 
     def _is_allowed(self, groups: Sequence[Group]) -> bool:
-        rules = self._rules
-        runs = {node for group in groups for node in group}
+        rules, runs = self._rules, {node for group in groups for node in group}
         return len(groups) >= rules.min_clusters and rules.pinned <= runs and all(map(rules.allows, groups))
 
     @property

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from cluster_planner import load_plan
 from experiments.harness.report import ROOT, Claim, Part, Table
 from ravnest.job.config import load_job
 from ravnest.job.materials import load_data, make_model
@@ -33,7 +34,7 @@ WARM_UP = 10
 
 @dataclass(frozen=True)
 class Size:
-    """A GPT and how long it is trained. `average_every`: samples between rounds, each of which takes a snapshot."""
+    """A GPT and how long it is trained."""
 
     layers: int
     width: int
@@ -149,6 +150,7 @@ def measure(size: Size) -> Found:
         _command(device, "profile", "--job", str(folder / "job.yaml"), "-o", nodes, "--seconds", "1")
         planned, _ = _command(device, "plan", nodes, "-o", plan, "--check", "none")
         summary, taken = _command(device, "run", plan, "--out", str(folder / "run"))
+        beyond = load_plan(plan).fleet.nodes[0].beyond_bytes  # of a process on a card
     (stage,) = planned["predicted"]["clusters"][0]["stages"]
     (steady,) = (each["steady"] for each in summary["stages"])
     return Found(
@@ -158,7 +160,7 @@ def measure(size: Size) -> Found:
         run=size.micro_batch / summary["stages"][0]["step_s"],
         compute=steady["compute"],
         averaging=steady["averaging"],
-        planned_bytes=stage["memory_bytes"],
+        planned_bytes=stage["memory_bytes"] + beyond,
         taken_bytes=taken,
     )
 

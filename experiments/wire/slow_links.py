@@ -192,7 +192,7 @@ def part_of(rows: Sequence[Row], above: Mapping[str, float], extent: Extent) -> 
             f"or {extent.micro_batches} micro-batches, at {extent.speed:g} of the speed, and simulated for "
             f"{SIMULATED_S:g} virtual seconds. The last column has "
             "what this machine computes, which takes longer than the imitated nodes would. What a form costs in "
-            "learning is from parts cuts, bottlenecks and tried_bottlenecks, as far as they were measured.",
+            "learning is from parts cuts, bottlenecks (600 updates) and tried_bottlenecks (3,000), as far as measured.",
         ],
     )
 

@@ -115,7 +115,7 @@ def test_caps_lower_what_a_node_gives(tmp_path: Path) -> None:
         ("  pin: [{node: desk}]", r"constraints.pin\[0\]: needs a cluster, a stage, or both"),
         ("  pin: [{node: desk, stage: -1}]", r"constraints.pin\[0\].stage: must be 0 or more"),
         ("  pin: [{node: desk, stage: 2}]", r"constraints.pin\[0\].stage: must be 'last', or from 0 to 1: there are 2"),
-        ("  pin: [{node: desk, stage: first}]", r"constraints.pin\[0\].stage: must be .* or must be 'last'"),
+        ("  pin: [{node: desk, stage: first}]", r"constraints.pin\[0\].stage: must be .* or 'last'"),
         ("  pin: [{node: desk, cluster: a b}]", r"constraints.pin\[0\].cluster: must be a name of at most 32 letters"),
         (
             "  pin: [{node: desk, cluster: x}, {node: desk, cluster: y}]",
@@ -272,6 +272,21 @@ def test_every_constraint_holds_in_every_plan(
         assert pin.stage in (None, stage) or (pin.stage, stage) == ("last", stages - 1)
     assert plan.predicted.best_possible is not None
     assert plan.predicted.objective <= plan.predicted.best_possible * (1 + 1e-9)
+
+
+def test_a_pin_holds_in_what_parts_of_a_fleet_begin_with(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """The fastest node is pinned to the first stage; a tour through a part of the fleet has it later."""
+    memory = [28.7, 19.2, 1.0, 8.7, 26.8, 24.8, 20.7, 40.0, 34.5]
+    speeds = [1e9, 1e9, 1e9, 1e9, 1e9, 5e9, 1e9, 30e9, 1e9]
+    nodes = tuple(
+        make_node(f"n{i}", flops_per_s=speed, memory_bytes=round(size * 1e6), up_bytes_per_s=2e6, down_bytes_per_s=1e7)
+        for i, (speed, size) in enumerate(zip(speeds, memory, strict=True))
+    )
+    fleet = Fleet(nodes, constraints=Constraints(pins=(Pin("n7", stage=0),)))
+    plan = planned(fleet, make_model(6), make_workload(process_bytes=10**6))
+    assert "n7" in {cluster.stages[0].node for cluster in plan.clusters}
 
 
 def test_two_that_break_a_rule_are_named() -> None:

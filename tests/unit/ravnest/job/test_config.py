@@ -61,7 +61,7 @@ def test_a_job_survives_being_embedded_in_a_plan(changes):
     [
         (
             {"wire": "int3"},
-            "averaging.wire: must be 'float32', 'bfloat16', 'float16', 'int8' or 'int4', not the text 'int3'",
+            "averaging.wire: must be 'float32', 'bfloat16', 'float16', 'int8', 'int4' or 'sparse', not the text 'int3'",
         ),
         ({"weighting": "speed"}, "averaging.weighting: must be 'samples' or 'equal', not the text 'speed'"),
         ({"outer": None}, "averaging.outer: expected none or {nesterov: {lr: 0.7, momentum: 0.9}}"),
