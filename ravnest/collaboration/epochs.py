@@ -99,6 +99,12 @@ class Epoch:
         """The number under which helpers know a visit."""
         return line + RELAYED if line in self.relayed else line
 
+    def cancel_relayed(self) -> None:
+        """Hand nothing on any more: to be called before a word that it is over, behind which parts are out of turn."""
+        visits = {self.visit_of(line) for line in self.relayed}
+        for helper in self.helpers:
+            helper.visitor.outgoing.cancel_of(visits)
+
     def part_of(self, helper: Helper | None) -> int:
         """Its part; 0 where it has none."""
         return 1 + self.helpers.index(helper) if helper in self.helpers else 0
@@ -161,12 +167,10 @@ class Epochs:
         helper, epoch = self.helpers.pop(visitor.line, None), self.current
         if epoch is None or helper is not None:
             return helper if epoch is not None and helper in epoch.helpers else None
-        gone = AdmitMessage(visit=epoch.visit_of(visitor.line), ticket=b"")
+        visit = epoch.visit_of(visitor.line)
         for one in epoch.helpers:
-            if visitor.line in epoch.relayed:  # behind what was handed on
-                one.visitor.outgoing.put(iter([(gone, ())]))
-            else:
-                self._lines.send(one.visitor.line, gone)
+            one.visitor.outgoing.cancel_of({visit})  # nobody waits for it any more
+            self._lines.send(one.visitor.line, AdmitMessage(visit=visit, ticket=b""))
         epoch.told_s.pop(visitor.line, None)
         epoch.reached.discard(visitor.line)
         epoch.relayed.discard(visitor.line)
@@ -272,6 +276,7 @@ class Epochs:
             self._failures[helper.address] = count + 1, self._now() + rest_s
             self._tell(f"{helper.address} adds up no share for {rest_s:.0f} s: {why}")
         if epoch is not None:
+            epoch.cancel_relayed()
             ended = WithoutMessage(epoch=epoch.number, step=step)
             for line in [*epoch.told_s, *epoch.relayed, *(helper.visitor.line for helper in epoch.helpers)]:
                 self._lines.send(line, ended)
@@ -296,6 +301,8 @@ class Epochs:
         found = planned(self._packing, self.own, [helper.link for helper in able], len(volunteers), before)
         if found is None:
             return
+        if present is not None:
+            present.cancel_relayed()
         division, machines = found
         self._count += 1
         epoch = self.current = Epoch(self._count, division, [able[machine - 1] for machine in machines], now_s)

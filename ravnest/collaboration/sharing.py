@@ -183,9 +183,10 @@ class Sharing:
         if epoch is None or said is None:
             return []
         parts = epoch.division.split(said, epoch.number)
-        relayed = RelayMessage(epoch=epoch.number, visit=epoch.visit_of(visitor.line))
+        visit = epoch.visit_of(visitor.line)
+        relayed = RelayMessage(epoch=epoch.number, visit=visit)
         for helper, part in zip(epoch.helpers, parts[1:], strict=True):
-            helper.visitor.outgoing.put(iter([(relayed, ()), *part]))
+            helper.visitor.outgoing.put(iter([(relayed, ()), *part]), visit=visit)
         self._handed_on.append(Complete(visitor, whole, 0.0, (0, 0)))
         own = copy.copy(whole)
         own.epoch, own.vectors = epoch.number, epoch.division.vectors_of(0, whole.vectors)

@@ -8,7 +8,7 @@ other side, so that a line's memory is bounded whatever its speed, and small mes
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -153,7 +153,7 @@ class Outgoing:
     """The transfers that wait for one line, in their order, and how much of them is under way."""
 
     def __init__(self) -> None:
-        self._transfers: deque[Iterator[Said]] = deque()
+        self._transfers: deque[tuple[int | None, Iterator[Said]]] = deque()
         self._sent = 0
         self._got = 0
 
@@ -170,13 +170,17 @@ class Outgoing:
         """Whether the other side has taken all."""
         return not self._transfers and self._got == self._sent
 
-    def put(self, transfer: Iterator[Said]) -> None:
-        """Send this after those that wait."""
-        self._transfers.append(transfer)
+    def put(self, transfer: Iterator[Said], *, visit: int | None = None) -> None:
+        """Send this after those that wait. `visit`: on whose behalf it is handed on; None: it is no volunteer's."""
+        self._transfers.append((visit, transfer))
 
     def cancel(self, transfer: object) -> None:
         """Send no more of this one, which may have begun: what follows begins a transfer of its own."""
-        self._transfers = deque(one for one in self._transfers if one is not transfer)
+        self._transfers = deque(one for one in self._transfers if one[1] is not transfer)
+
+    def cancel_of(self, visits: Container[int | None]) -> None:
+        """The same for all that is handed on for these visits."""
+        self._transfers = deque(one for one in self._transfers if one[0] not in visits)
 
     def got(self, taken: int) -> None:
         """The other side has taken so many pieces in all. Raises InvalidInput for more than were sent."""
@@ -187,7 +191,7 @@ class Outgoing:
     def due(self, window: int = WINDOW) -> Iterator[Said]:
         """The messages that may be sent now, while fewer than `window` pieces are under way."""
         while self._transfers and self._sent - self._got < window:
-            said = next(self._transfers[0], None)
+            said = next(self._transfers[0][1], None)
             if said is None:
                 self._transfers.popleft()
                 continue

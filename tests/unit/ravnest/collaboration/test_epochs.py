@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ravnest.collaboration import transfers
+from ravnest.collaboration import epochs, transfers
 from ravnest.collaboration.epochs import AWAY_S, PLAN_S, REACH_S, REST_S, SILENT_S, Epochs, Helper
 from ravnest.collaboration.messages import (
     AdmitMessage,
@@ -13,10 +13,12 @@ from ravnest.collaboration.messages import (
     HelpMessage,
     ReachedMessage,
     SharesMessage,
+    TransferMessage,
     WithoutMessage,
 )
 from ravnest.collaboration.packing import Packing
-from ravnest.collaboration.transfers import Form
+from ravnest.collaboration.shares import Division
+from ravnest.collaboration.transfers import Form, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
@@ -200,3 +202,40 @@ def test_nobody_is_asked_who_listens_nowhere_or_where_whole_gradients_are_needed
     assert checked.epochs.current is None
     assert any("spot_check_share" in line for line in checked.told)
     assert not checked.lines.said(HelpMessage)
+
+
+@pytest.mark.parametrize("what", ["it is given up", "ranges change", "its volunteer leaves"])
+def test_what_is_handed_on_comes_to_nothing_when_nobody_waits_for_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A helper that heard a piece of it behind the word would end its line, and all that waits counts against it."""
+    world = World(tmp_path)
+    world.begins()
+    for line in (2, 3):
+        world.reaches(line)
+    assert world.epochs.relays(world.visitors[1], 0)
+    assert world.epochs.trouble() is None
+    present = world.epochs.current
+    assert present is not None
+    assert present.usable
+    waiting, form = world.visitors[HELPER].outgoing, Form("g", torch.float32, 2400)
+    relayed = present.visit_of(1)
+    for step, visit in ((1, relayed), (2, None)):
+        waiting.put(pieces("average", step, 0, [(form, torch.zeros(2400))]), visit=visit)
+    assert list(waiting.due())
+    if what == "it is given up":
+        world.epochs.give_up([], "a test", 0)
+        assert world.lines.said(WithoutMessage, HELPER)
+    elif what == "ranges change":
+        found = Division(Packing([form]), (1200, 2400)), [1]
+        monkeypatch.setattr(epochs, "planned", lambda *_: found)
+        world.epochs.step_took(1.0, shared=True)
+        assert len(world.lines.said(HelpMessage, HELPER)) == 2
+    else:
+        world.epochs.left(world.visitors[1])
+        assert world.lines.said(AdmitMessage, HELPER)[-1] == AdmitMessage(visit=relayed, ticket=b"")
+    assert len(waiting) == 1
+    waiting.got(transfers.WINDOW)
+    began, *_ = list(waiting.due())
+    assert isinstance(began[0], TransferMessage)
+    assert began[0].step == 2

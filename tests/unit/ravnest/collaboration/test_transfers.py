@@ -89,3 +89,18 @@ def test_numbers_whose_sum_could_overflow_are_no_contribution() -> None:
         incoming.take_tensor(TensorMessage(name="g", dtype="float32", elements=2))
         with contextlib.nullcontext() if taken else pytest.raises(InvalidInput, match="beyond"):
             incoming.take_piece(PieceMessage(start=0, stop=2), (torch.tensor([1.0, 3e38]),))
+
+
+def test_what_is_handed_on_for_one_visit_is_cancelled_alone_though_it_has_begun() -> None:
+    outgoing, form = Outgoing(), Form("w", torch.float32, 20 * PIECE_BYTES // 4)
+    for step, visit in ((1, 7), (2, 8), (3, 7), (4, None)):
+        outgoing.put(pieces("state", step, 0, [(form, torch.zeros(form.elements))]), visit=visit)
+    said = list(outgoing.due())
+    outgoing.cancel_of({7})
+    taken, began = 0, list[int]()
+    while not outgoing.settled:
+        taken += sum(isinstance(message, PieceMessage) for message, _ in said)
+        outgoing.got(taken)
+        said = list(outgoing.due())
+        began += [message.step for message, _ in said if isinstance(message, TransferMessage)]
+    assert began == [2, 4]
