@@ -40,6 +40,7 @@ class Contributions:
     def take(self, visitor: Visitor, message: TransferMessage | TensorMessage | PieceMessage, event: LineSaid) -> None:
         """The next message of a volunteer's transfer."""
         whole: Incoming | None = None
+        counts = False
         coming = message if isinstance(message, TransferMessage) else visitor.incoming
         epoch = 0 if coming is None else coming.epoch
         try:
@@ -51,7 +52,8 @@ class Contributions:
                     visitor.begin(message, packing, self._kept.most_samples, handed_on=handed_on)
                 return
             whole = visitor.take(message, event.tensors)
-            if whole is not None and self._owner.counts(visitor.peer, whole.step):
+            counts = whole is not None and self._owner.counts(visitor.peer, whole.step)
+            if whole is not None and counts:
                 self._look_into(visitor, whole)
         except InvalidInput as error:
             self._refused(visitor, str(error))
@@ -64,9 +66,12 @@ class Contributions:
                 self._lines.send(visitor.line, GotMessage(pieces=visitor.taken))
         if whole is None:
             return
-        if epoch:
+        if epoch and not counts:  # nor does it once its other parts are there: nobody has looked into it
+            self.follow_up(self._sharing.own_came(visitor, epoch, None))
+            self._decide(ContributionCame(visitor.peer, whole.step, whole.samples))
+        elif epoch:
             self.follow_up(self._sharing.own_came(visitor, epoch, whole))
-        elif self._owner.counts(visitor.peer, whole.step) and self._sharing.is_relayed(visitor):
+        elif counts and self._sharing.is_relayed(visitor):
             self.follow_up(self._sharing.hand_on(visitor, whole))
         else:
             self.follow_up([Complete(visitor, whole, 0.0, (0, 0))])

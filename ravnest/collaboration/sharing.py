@@ -43,6 +43,9 @@ from ring_allreduce.transport import Lines, LineSaid, Message
 LEAST_PATIENCE_S = 10.0
 """A helper's mean may take so long without a piece of it, or a step's patience."""
 
+MOST_HANDED_ON = 8
+"""So many whole contributions of a volunteer are kept until their step is made; others are lost with its epoch."""
+
 FollowUp = Complete | Refused | Event
 
 
@@ -187,7 +190,8 @@ class Sharing:
         relayed = RelayMessage(epoch=epoch.number, visit=visit)
         for helper, part in zip(epoch.helpers, parts[1:], strict=True):
             helper.visitor.outgoing.put(iter([(relayed, ()), *part]), visit=visit)
-        self._handed_on.append(Complete(visitor, whole, 0.0, (0, 0)))
+        if sum(one.visitor is visitor for one in self._handed_on) < MOST_HANDED_ON:
+            self._handed_on.append(Complete(visitor, whole, 0.0, (0, 0)))
         own = copy.copy(whole)
         own.epoch, own.vectors = epoch.number, epoch.division.vectors_of(0, whole.vectors)
         return self.own_came(visitor, epoch.number, own)

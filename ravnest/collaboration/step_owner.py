@@ -120,6 +120,8 @@ class StepOwner:
         self._most_next: Mapping[str, int] = {}
         self._last: dict[str, Report] = {}  # of any step
         self._given: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()  # how often each peer was told to send what it has of this step
+        self._came_of: Counter[str] = Counter()  # how many contributions of it are in the sum
         self._awaited: set[str] | None = None  # None: collecting
         self.in_parts = False
         """Whether other machines add up parts of this step: their means have to be there before it is committed."""
@@ -161,8 +163,9 @@ class StepOwner:
         return max(0, self.target_batch - sum(self._given.values()))
 
     def counts(self, peer: str, step: int) -> bool:
-        """Whether a contribution of this peer to that step counts: until it has given a whole batch by itself."""
-        if self._averaging or peer not in self._ready:
+        """Whether a contribution of this peer to that step counts: one each time that the step was opened for it, until
+        it has given a whole batch by itself."""
+        if self._averaging or peer not in self._ready or self._came_of[peer] >= self._told[peer]:
             return False
         return step == self.step and self._given[peer] < self.target_batch
 
@@ -236,13 +239,13 @@ class StepOwner:
         if self._averaging or self._awaited is not None:
             self._awaited = ((self._awaited or set()) | set(self._given)) & self._ready
             self._opened_s = now_s
-        self._averaging, self.in_parts, self._given = False, False, Counter()
+        self._averaging, self.in_parts, self._given, self._came_of = False, False, Counter(), Counter()
 
     def _commit(self, now_s: float) -> list[Instruction]:
         self.in_parts = False
         committed = CommitStep(self.step, dict(self._given))
         self.step += 1
-        self._given = Counter()
+        self._given, self._told, self._came_of = Counter(), Counter(), Counter()
         if self._delayed:
             return [committed, *self._begin_delayed(now_s)]
         self._reports = {peer: replace(one, samples=0, at_s=now_s) for peer, one in self._last.items()}
@@ -283,6 +286,7 @@ class StepOwner:
                 self._doubted[peer] -= 1
         if self.counts(peer, event.step):
             self._given[peer] += event.samples
+            self._came_of[peer] += 1
             self._sent(peer)
             if self._awaited is not None:
                 self._took_last_s[peer] = max(0.0, now_s - self._opened_s)
@@ -314,6 +318,7 @@ class StepOwner:
         # No volunteer makes more than a whole batch: it waits there, whatever it is taken to have.
         every = {peer: min(stops.get(peer, 0), self.target_batch) for peer in sorted(self._ready)}
         self._next, self._most_next = {}, self._parts_of_next(now_s) if self._delayed else {}
+        self._told.update(every.keys())
         return [OpenStep(self.step, every, self._most_next)]
 
     def _parts_of_next(self, now_s: float) -> dict[str, int]:
@@ -353,6 +358,7 @@ class StepOwner:
             if self._doubted[peer] and report.samples and not self._is_asked(peer, now_s)
         }
         self._asked |= {peer: _Word(self.step, samples, until_s, alone=True) for peer, samples in stops.items()}
+        self._told.update(stops.keys())
         return [OpenStep(self.step, stops)] if stops else []
 
     def _is_asked(self, peer: str, now_s: float) -> bool:

@@ -3,7 +3,7 @@
 In: contributions that have come whole, and whose they are. Out: the mean over all their samples, encoded once, and what
 everyone makes of it: so all of them, whoever encoded it, apply the same bytes. What deviates from the last mean by more
 than deviations.py allows is scaled down to that. While too few people are known, the first contributions are held back
-until there are enough to compare them with, or until the step ends.
+until there are enough to compare them with, or until the step ends; of each person fewer than MOST_HELD.
 """
 
 import math
@@ -17,6 +17,9 @@ from ravnest.collaboration.deviations import LEAST_PEOPLE, Deviations
 from ravnest.collaboration.packing import MOST_FLOAT16, MOST_LOW_RANK, Feedback, Packing
 from ravnest.collaboration.shares import Division
 from ravnest.collaboration.transfers import Said
+
+MOST_HELD = 8
+"""Once so many contributions of a person are held back, all of that person's are added: each takes a model's memory."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +143,19 @@ class StepSum(PartSum):
             deviations.saw(person, found[name], samples)
         self._held.append(_Given(person, vectors, samples, found, numbered))
         if any(len(one) < LEAST_PEOPLE for one in self._deviations.values()):
-            return []
+            its_own = [given for given in self._held if given.person == person]
+            if len(its_own) < MOST_HELD:
+                return []
+            self._held = [given for given in self._held if given.person != person]
+            return self._add_all(its_own)
         return self.add_held()
 
     def add_held(self) -> list[str]:
         """Add what was held back, since it could be compared with too few; returns who was scaled down."""
         held, self._held = self._held, []
+        return self._add_all(held)
+
+    def _add_all(self, held: list[_Given]) -> list[str]:
         scaled = {given.person for given in held for name in self._sums if self._add_one(name, given)}
         return sorted(scaled)
 

@@ -175,7 +175,7 @@ def test_without_checks_nobody_needs_to_name_its_micro_batches(tmp_path: Path, m
         world = World(tmp_path / str(share), monkeypatch, samples=640, spot_check_share=share)
         world.joins(1)
         world.takes_all(1)
-        world.reports(1, 32)
+        world.reports(1, 64)
         world.gives(1, 32, 0.1)
         world.turns(20)
         assert sum("0 micro-batches are named for 32 samples" in line for line in world.told) == refused
@@ -223,6 +223,7 @@ def test_whose_line_ends_before_it_has_heard_of_the_end_is_told_when_it_comes_ba
     for line in (1, 2):
         world.takes_all(line)
         world.reports(line, 32)
+    for line in (1, 2):
         world.gives(line, 32, 0.1)
     take = world.lines.take
     told_s: list[float] = []
@@ -307,6 +308,7 @@ def test_finite_numbers_however_large_end_no_backbone(tmp_path: Path, monkeypatc
     for line in (1, 2):
         world.takes_all(line)
         world.reports(line, 32)
+    for line in (1, 2):
         world.gives(line, 32, 0.1)
     world.turns(40)
     assert world.backbone.step == 2
@@ -321,6 +323,7 @@ def test_states_wait_while_averages_are_under_way_though_not_for_ever(
     world.lines.now_s += 1000.0  # so long takes the step
     for line in (1, 2):
         world.reports(line, 32)
+    for line in (1, 2):
         world.gives(line, 32, 0.1)
     world.turns(20)
     assert world.backbone.step == 1

@@ -2,15 +2,31 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from ravnest.collaboration import transfers
 from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.contributions import Contributions
-from ravnest.collaboration.epochs import Epochs
-from ravnest.collaboration.messages import GotMessage, PieceMessage, TensorMessage, TransferMessage
+from ravnest.collaboration.epochs import Epoch, Epochs, Helper
+from ravnest.collaboration.messages import (
+    CountMessage,
+    GotMessage,
+    PartMessage,
+    PieceMessage,
+    TensorMessage,
+    TransferMessage,
+)
+from ravnest.collaboration.shares import Division
 from ravnest.collaboration.sharing import Sharing
 from ravnest.collaboration.spot_checks import SpotChecks
-from ravnest.collaboration.step_events import ContributionCame, ContributionRefused, Event, PeerBecameReady
+from ravnest.collaboration.step_events import (
+    ContributionCame,
+    ContributionRefused,
+    Event,
+    PeerBecameReady,
+    ProgressCame,
+)
 from ravnest.collaboration.step_owner import StepOwner
 from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.transfers import pieces
@@ -32,25 +48,40 @@ class World:
         self.visitor.person = self.kept.people.came("ab", "ada")
         self.owner.handle(PeerBecameReady(self.visitor.peer, 0), 0.0)
         packing, lines = self.kept.trainer.packing, self.lines
-        epochs = Epochs(
+        self.epochs = epochs = Epochs(
             job, packing, lines, lambda: [self.visitor], bytes_per_s=0.0, tell=lambda _: None, now=lines.now  # type: ignore[arg-type]
         )  # fmt: skip
-        sharing = Sharing(epochs, self.sum, packing, lines, lambda: [self.visitor], lines.now)  # type: ignore[arg-type]
+        self.sharing = sharing = Sharing(epochs, self.sum, packing, lines, lambda: [self.visitor], lines.now)  # type: ignore[arg-type]
         checks = SpotChecks(0.0, 8, lambda order, number: torch.zeros(0), lambda: 0.0)
         self.given = Contributions(
             self.kept, self.owner, sharing, checks, lines, self.events.append, lambda _: None  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def another(self, line: int) -> None:
+    def opens(self) -> None:
+        """The step opens, for all who are ready."""
+        assert self.owner.handle(ProgressCame(self.visitor.peer, 0, 64, 0.0, 8, 10.0), 0.0)
+
+    def another(self, line: int) -> Visitor:
         """Who gives from now on."""
         self.visitor = Visitor(line, 0.0, name=f"v{line}", joined=True)
         self.visitor.person = self.kept.people.came(f"key {line}", self.visitor.name)
         self.owner.handle(PeerBecameReady(self.visitor.peer, 0), 0.0)
+        return self.visitor
 
-    def gives(self, value: float = 1.0, *, step: int = 0, samples: int = 8, epoch: int = 0) -> None:
+    def gives(
+        self,
+        value: float = 1.0,
+        *,
+        step: int = 0,
+        samples: int = 8,
+        epoch: int = 0,
+        division: Division | None = None,
+    ) -> None:
+        """`division`: part 0 alone, by epoch 1."""
         vectors = [(form, torch.full((form.elements,), value)) for form in self.kept.trainer.packing.sent]
-        for message, tensors in pieces("contribution", step, samples, vectors, float(samples)):
-            if isinstance(message, TransferMessage):
+        said = list(pieces("contribution", step, samples, vectors, float(samples)))
+        for message, tensors in said if division is None else division.split(said, 1)[0]:
+            if isinstance(message, TransferMessage) and epoch:
                 message = TransferMessage(
                     what="contribution", step=step, tensors=message.tensors, samples=samples, epoch=epoch
                 )
@@ -60,10 +91,37 @@ class World:
 
 def test_what_is_whole_is_added_and_told(tmp_path: Path) -> None:
     world = World(tmp_path)
+    world.opens()
     world.gives()
     assert world.events == [ContributionCame("ada#1", 0, 8)]
     assert world.sum.samples == 8
     assert world.lines.said(GotMessage, 1)
+
+
+def test_what_comes_before_its_step_is_opened_is_told_and_not_added(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.gives(samples=64)
+    assert world.events == [ContributionCame("ada#1", 0, 64)]
+    assert world.sum.samples == 0
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_part_that_comes_before_its_step_is_opened_never_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Else nobody would look into it: its other parts may come when the step is open."""
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 64)
+    world = World(tmp_path)
+    form = world.kept.trainer.packing.sent[0]
+    division = Division(world.kept.trainer.packing, (form.piece_elements, form.elements))
+    helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
+    monkeypatch.setattr(world.epochs, "helpers", {9: helper})
+    monkeypatch.setattr(world.epochs, "current", Epoch(1, division, [helper], 0.0))
+    world.gives(step=step, division=division)
+    assert world.events == [ContributionCame("ada#1", step, 8)]
+    part = PartMessage(epoch=1, visit=1, number=0, step=step, samples=8, deviation=0.0)
+    assert world.sharing.hear(helper.visitor, part, LineSaid(9, part, ())) == []
+    assert [one.scale for one in world.lines.said(CountMessage, 9)] == [None]  # type: ignore[attr-defined]
 
 
 def test_what_comes_for_another_step_is_told_and_not_added(tmp_path: Path) -> None:
@@ -93,12 +151,13 @@ def test_a_part_of_an_epoch_that_is_over_is_neither_counted_nor_held_against_any
 
 def test_who_gives_a_lie_and_leaves_before_it_is_found_ends_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
+    liar, others = world.visitor, [world.another(line) for line in (2, 3)]
+    world.opens()
+    world.visitor = liar
     world.gives(1e6)  # of one person nobody can say yet whether it lies
-    liar = world.visitor
     assert liar.person is not None
     world.kept.people.left(liar.person)
-    for line in (2, 3):
-        world.another(line)
+    for world.visitor in others:
         world.gives()
     world.kept.people.committed({liar.peer: 8, "v2#2": 8, "v3#3": 8})
     found = {one.name: (one.samples, one.scaled) for one in world.kept.people.ranked()}

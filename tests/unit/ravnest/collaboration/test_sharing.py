@@ -15,7 +15,7 @@ from ravnest.collaboration import transfers
 from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.epochs import REST_S, Epoch, Helper
 from ravnest.collaboration.kept_averages import TooLate
-from ravnest.collaboration.matching import MOST_UNMATCHED, Refused
+from ravnest.collaboration.matching import MOST_UNMATCHED, Complete, Refused
 from ravnest.collaboration.messages import (
     CountMessage,
     MadeMessage,
@@ -28,7 +28,7 @@ from ravnest.collaboration.messages import (
 )
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division
-from ravnest.collaboration.sharing import Sharing
+from ravnest.collaboration.sharing import MOST_HANDED_ON, Sharing
 from ravnest.collaboration.sharing_plan import Outcome
 from ravnest.collaboration.step_sum import StepSum
 from ravnest.collaboration.transfers import Form
@@ -497,3 +497,24 @@ def test_a_volunteer_that_stands_still_at_the_end_keeps_it_from_nobody(tmp_path:
         played.at(played.first, "out", MakeMeanMessage, 5, stands_still)
         played.ends(played.world.machines["v1"])
     assert all(one.given.weights for name, one in played.world.volunteers.items() if name != "v1")
+
+
+def test_only_so_many_whole_contributions_of_a_volunteer_are_kept_to_be_counted_again() -> None:
+    packing, lines = Packing([Form("g", torch.float32, 2048)]), LinesTwin()
+    relayed, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True)
+    helper = Helper(stands_by, "b:2", 0.0, 0.0)
+    epoch = Epoch(1, Division(packing, (1024, 2048)), [helper], 0.0, relayed={1}, usable=True)
+    epochs = SimpleNamespace(current=epoch, helpers={9: helper}, give_up=lambda *_: None)
+    sharing = Sharing(
+        epochs, StepSum(packing), packing, lines, lambda: [relayed, stands_by], lines.now  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert sharing.opens(3) == 1
+    for number in range(3 * MOST_HANDED_ON):
+        relayed.said = list(transfers.pieces("contribution", 3, 1, [(packing.sent[0], torch.ones(2048))], 1.0))
+        part = PartMessage(epoch=1, visit=epoch.visit_of(1), number=number, step=3, samples=1, deviation=0.0)
+        sharing.hear(stands_by, part, LineSaid(9, part, ()))
+        own = SimpleNamespace(step=3, samples=1, vectors={"g": torch.ones(2048)})
+        (found,) = sharing.hand_on(relayed, own)  # type: ignore[arg-type]
+        assert isinstance(found, Complete)
+    again = sharing.give_up([helper], "it is lost")
+    assert sum(isinstance(one, Complete) for one in again) == MOST_HANDED_ON

@@ -363,14 +363,31 @@ def test_who_is_silent_is_waited_for_no_longer_where_a_step_was_opened_long_befo
     assert due_s >= now_s + 45.0, "they compute until then"
 
 
-def test_one_peer_gives_no_more_than_a_batch_unasked() -> None:
+def test_what_comes_before_its_step_is_opened_counts_for_nothing() -> None:
     owner = owner_of("a", "liar")
-    owner.handle(progress("a", 10, rate=0.0), 0.0)
+    for _ in range(2):
+        assert not owner.counts("liar", owner.step)
+        assert owner.handle(ContributionCame("liar", owner.step, 100), 0.1) == []
+        assert not owner.open
+        assert owner.needed == 100
+        owner.handle(progress("a", 100, rate=0.0, step=owner.step), 1.0)
+        assert owner.counts("liar", owner.step)  # it was told, as everyone
+        (committed,) = owner.handle(ContributionCame("a", owner.step, 100), 2.0)
+        assert committed == CommitStep(owner.step - 1, {"a": 100})
+
+
+def test_one_contribution_counts_each_time_that_a_step_is_opened() -> None:
+    owner = owner_of("a", "liar")
+    owner.handle(progress("a", 100, rate=0.0), 0.0)
     for _ in range(50):
-        owner.handle(ContributionCame("liar", 0, 100), 0.1)
-    assert not owner.counts("liar", 0)
-    assert owner.open
-    assert owner.handle(ContributionCame("a", 0, 10), 1.0) == [CommitStep(0, {"liar": 100, "a": 10})]
+        owner.handle(ContributionCame("liar", 0, 1), 0.1)
+    assert owner.needed == 99
+    assert owner.handle(ContributionCame("a", 0, 40), 1.0) == [CollectOn(0)]
+    assert not owner.counts("a", 0)
+    owner.handle(progress("a", 59, rate=0.0), 2.0)
+    assert owner.counts("a", 0)
+    owner.handle(ContributionCame("a", 0, 59), 3.0)
+    assert owner.handle(TimePassed(), 3.1) == [CommitStep(0, {"liar": 1, "a": 99})]
 
 
 def delayed_owner(*peers: str, target: int = 100) -> StepOwner:

@@ -62,6 +62,16 @@ def test_a_lost_mean_begins_the_step_again_with_those_who_are_there() -> None:
     assert owner.handle(ContributionCame("a", 0, 50), 4.0) == [CollectOn(0)]  # what b had given is gone with it
 
 
+def test_what_was_given_comes_again_once_and_counts_once() -> None:
+    owner = opened_with("a", "b")
+    owner.handle(ContributionCame("a", 0, 50), 2.0)
+    owner.handle(BegunAgain(), 3.0)
+    assert owner.counts("a", 0)
+    owner.handle(ContributionCame("a", 0, 50), 4.0)
+    assert not owner.counts("a", 0)
+    assert owner.needed == 50
+
+
 def test_who_does_not_send_again_is_waited_for_as_ever() -> None:
     owner = opened_with("a", "b")
     owner.handle(ContributionCame("a", 0, 50), 2.0)

@@ -1,10 +1,12 @@
+import weakref
+
 import pytest
 import torch
 
 from ravnest.collaboration import transfers
 from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division
-from ravnest.collaboration.step_sum import PartSum, StepSum
+from ravnest.collaboration.step_sum import MOST_HELD, PartSum, StepSum
 from ravnest.collaboration.transfers import Form
 from ring_allreduce.ring import Wire
 
@@ -29,6 +31,27 @@ def test_what_a_shorter_form_loses_is_added_to_later_means() -> None:
     assert float((sent / 50 - given).abs().max()) < 1e-3  # one mean alone is off by up to 4e-3
     total.add({"g": given}, 1)
     assert float((total.finish(50)[1]["g"] - given).abs().max()) == pytest.approx(4e-3, rel=1.0)
+
+
+def test_only_so_many_contributions_of_a_person_are_held_back() -> None:
+    """While too few people are known: each takes the memory of a model."""
+    total, given = StepSum(Packing([Form("g", torch.float32, 1024)])), list[weakref.ref[torch.Tensor]]()
+    for _ in range(100):
+        vector = torch.ones(1024)
+        given.append(weakref.ref(vector))
+        total.add({"g": vector}, 1, "one key")
+        del vector
+        assert sum(one() is not None for one in given) < MOST_HELD
+    _, mean = total.finish(0)
+    assert mean["g"].tolist() == [1.0] * 1024
+
+
+def test_what_one_person_gives_adds_nothing_that_is_held_back_of_another() -> None:
+    total = StepSum(Packing([Form("g", torch.float32, 64)]))
+    total.add({"g": torch.full((64,), 1e6)}, 1, "liar")
+    for _ in range(MOST_HELD):
+        assert total.add({"g": torch.ones(64)}, 1, "a") == []
+    assert total.add({"g": torch.ones(64)}, 1, "b") == ["liar"]
 
 
 def noisy(samples: int, draw: torch.Generator) -> dict[str, torch.Tensor]:
