@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from cluster_planner import load_plan
-from experiments.harness.report import ROOT, Claim, Part, Table
+from experiments.harness.report import ROOT, Claim, Panel, Part, Series, Table
 from ravnest.job.config import load_job
 from ravnest.job.materials import load_data, make_model
 from ravnest.training.batches import fetch
@@ -127,6 +127,14 @@ def judge(found: Found) -> Part:
         "One stage on one device",
         claims,
         [Table("A GPT in bfloat16", columns, rows)],
+        [
+            Panel(
+                f"A GPT in bfloat16 on {found.device}",
+                "",
+                "samples/s",
+                [Series("one stage", ["plain loop", "planned", "run"], [found.plain, found.planned, found.run])],
+            )
+        ],
         notes=[f"Device: {found.device}. torch {torch.__version__}."],
     )
 

@@ -29,8 +29,8 @@ ANSWER_S = 60.0
 
 IDLE_S = 0.5
 
-
 TOLD_S = 30.0
+"""A volunteer says at most this often what it has given."""
 
 
 @dataclass

@@ -77,8 +77,8 @@ def measure_speed(
     """Measures how fast `device` does `work` with so many threads.
 
     It takes about `seconds` seconds, on a GPU twice as many, or longer if LEAST_REPEATS micro-batches do. Factories are
-    looked for in `search_dirs`. Raises RunFailed where the device does not exist or is too
-    full, or losses are not finite numbers.
+    looked for in `search_dirs`. Raises RunFailed where the device does not exist or is too full, or losses are not
+    finite numbers.
     """
     before_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
