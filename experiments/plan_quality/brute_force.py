@@ -88,9 +88,15 @@ def _ways(fleet: Fleet, spans: SpanCosts, plain: Sequence[Stage]) -> Iterator[tu
 
 
 def _disjoint(groups: Sequence[tuple[str, ...]], count: int) -> Iterator[tuple[tuple[str, ...], ...]]:
-    for chosen in itertools.combinations(groups, count):
-        if len({name for group in chosen for name in group}) == sum(map(len, chosen)):
-            yield chosen
+    """Yield every set of so many of these groups that have no node in common. A set is built group by group, each after
+    the one before, since most combinations of groups share nodes: of seven nodes 4,139 sets do not, of any number.
+    """
+    if count == 0:
+        yield ()
+        return
+    for i, group in enumerate(groups):
+        later = [one for one in groups[i + 1 :] if not set(one) & set(group)]
+        yield from ((group, *others) for others in _disjoint(later, count - 1))
 
 
 def _promising(several: Sequence[Sequence[Pipeline]]) -> Iterator[tuple[Pipeline, ...]]:

@@ -4,7 +4,7 @@ import pytest
 
 from cluster_planner import NoFeasiblePlan, make_plan
 from experiments.plan_quality.brute_force import best_of_all
-from experiments.plan_quality.small_fleets import recomputing_case, small_case, tight_case
+from experiments.plan_quality.small_fleets import hard_case, recomputing_case, small_case, tight_case
 
 
 def test_plans_of_few_nodes_come_near_the_best_and_never_above_it() -> None:
@@ -34,6 +34,16 @@ def test_1f1b_in_tight_memory_is_cut_by_what_each_place_holds() -> None:
     best = best_of_all(fleet, costs, work, 1)
     assert best.proven
     assert plan.predicted.objective == pytest.approx(best.objective)
+
+
+def test_the_best_of_seven_nodes_is_known_though_clusters_can_be_chosen_in_billions_of_ways() -> None:
+    """Seed 30: nearly all sets of nodes hold the model, and nearly all combinations of such sets share nodes."""
+    fleet, costs, work = hard_case(30, most_nodes=7)
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    best = best_of_all(fleet, costs, work, 1, plan.predicted.objective)
+    assert len(fleet.nodes) == 7
+    assert best.proven
+    assert plan.predicted.objective >= 0.9 * best.objective
 
 
 @pytest.mark.parametrize("seed", [19, 22])
