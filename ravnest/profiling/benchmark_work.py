@@ -71,17 +71,21 @@ class BenchmarkWork:
         return tuple(kind.count for kind in self.kinds)
 
 
-def work_of(job: Job, job_file: str | Path, free_bytes: int, card_bytes: Sequence[int] = ()) -> BenchmarkWork:
-    """Captures the job's model and chooses one unit of each kind, for machines that have `free_bytes` of memory, and
-    cards that have `card_bytes`.
+def work_of(job: Job, job_file: str | Path, free_bytes: int | None, card_bytes: Sequence[int] = ()) -> BenchmarkWork:
+    """Captures the job's model and chooses one unit of each kind, for machines without cards that have `free_bytes` of
+    memory (None: there are none), and for cards that have `card_bytes`.
 
-    Raises InvalidInput for a job that `ravnest plan` would refuse, and where no machine could hold one of its units.
+    Raises InvalidInput for a job that `ravnest plan` would refuse, and where one of its units has no room: on a machine
+    without cards, or where all have some, on any card.
     """
     data = load_data(job, job_file)
     inputs, target = first_batch(job, job_file, data)
     captured = capture_job(job, job_file, data)
     costs = SpanCosts(captured.costs, workload(job))
-    require_room(costs, round(MEMORY_SHARE * free_bytes))
+    if free_bytes is not None:
+        require_room(costs, round(MEMORY_SHARE * free_bytes), "the smallest machine")
+    else:  # a card that is fuller than others only goes unmeasured
+        require_room(costs, round(MEMORY_SHARE * max(card_bytes)), "the card with the most free memory")
     kind_of, firsts, counts = _alike(captured)
     programs = tuple(captured.span(first, first + 1) for first in firsts)
     recomputes = job.activation_checkpointing == "always"
@@ -101,17 +105,18 @@ def work_of(job: Job, job_file: str | Path, free_bytes: int, card_bytes: Sequenc
         inputs=_in_order(inputs, programs[0]),
         target=target,
         buffers=_buffers(job, job_file, captured),
-        together=_together(captured, costs, kind_of, together_bytes(costs, card_bytes or [free_bytes])),
+        together=_together(captured, costs, kind_of, together_bytes(costs, card_bytes or [free_bytes or 0])),
     )
 
 
-def require_room(costs: SpanCosts, memory_bytes: int) -> None:
-    """Raises InvalidInput naming a unit that needs more than `memory_bytes` with one micro-batch in flight."""
+def require_room(costs: SpanCosts, memory_bytes: int, whose: str) -> None:
+    """Raises InvalidInput naming a unit that needs more than `memory_bytes` with one micro-batch in flight. `whose`
+    memory that is, in words."""
     for unit in range(costs.count):
         needed = costs.memory_bytes(unit, unit + 1, 1)
         if needed > memory_bytes:
             raise InvalidInput(
-                f"unit {unit} of the model needs {needed / 1e9:.2g} GB, and the smallest machine spares"
+                f"unit {unit} of the model needs {needed / 1e9:.2g} GB, and {whose} spares"
                 f" {memory_bytes / 1e9:.2g} GB for the measurement: free memory there, or profile without --job"
             )
 

@@ -80,7 +80,8 @@ def profile(
     if not facts:
         raise RunFailed(f"no machine answered: {'; '.join(missing)}")
     step("capturing the job's model" if asked.job is not None else "preparing the default kind of work")
-    free_bytes = min(each.available_bytes for each in facts.values())
+    # What a machine with cards is measured by is held by these.
+    free_bytes = min((each.available_bytes for each in facts.values() if not each.devices), default=None)
     work = _work(asked, free_bytes, [device.free_bytes for each in facts.values() for device in each.devices])
     speeds, unmeasured = _speeds(crew, facts, work, step)
     traffic, speeds = with_traffic(work.kinds, speeds, known_traffic(asked.beside, speeds))
@@ -121,7 +122,7 @@ def gather_facts(crew: Agents) -> tuple[dict[str, MachineFacts], list[str]]:
     return facts, missing
 
 
-def _work(asked: ProfileRequest, free_bytes: int, card_bytes: Sequence[int]) -> BenchmarkWork:
+def _work(asked: ProfileRequest, free_bytes: int | None, card_bytes: Sequence[int]) -> BenchmarkWork:
     if asked.job is not None and asked.job_file is not None:
         return work_of(asked.job, asked.job_file, free_bytes, card_bytes)
     return work_of(benchmark_work.benchmark_job(), benchmark_work.DEFAULT_JOB_FILE, free_bytes, card_bytes)

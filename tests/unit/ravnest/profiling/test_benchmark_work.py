@@ -26,9 +26,18 @@ def costs(parameters: Sequence[int]) -> SpanCosts:
 
 def test_a_unit_beyond_the_memory_is_named() -> None:
     model = costs([10**6, 10**8])
-    require_room(model, model.memory_bytes(1, 2, 1))
-    with pytest.raises(InvalidInput, match="unit 1 of the model needs"):
-        require_room(model, model.memory_bytes(1, 2, 1) - 1)
+    require_room(model, model.memory_bytes(1, 2, 1), "a machine")
+    with pytest.raises(InvalidInput, match="unit 1 of the model needs .* and a machine spares"):
+        require_room(model, model.memory_bytes(1, 2, 1) - 1, "a machine")
+
+
+def test_units_have_to_fit_what_measures_them() -> None:
+    job = tiny_job()
+    with pytest.raises(InvalidInput, match="the smallest machine spares"):
+        work_of(job, JOB_FILE, 10, [10**12])
+    with pytest.raises(InvalidInput, match="the card with the most free memory spares"):
+        work_of(job, JOB_FILE, None, [10, 20])
+    assert work_of(job, JOB_FILE, None, [10, 10**12]).together.counts == work_of(job, JOB_FILE, 10**12).counts
 
 
 def test_the_first_units_that_are_run_together_fit_the_memory() -> None:
