@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
-from experiments.scale import hierarchy, rings, sizes, speed
+from experiments.scale import hierarchy, rings, sizes, speed, whole_fleet
 
 TITLE = "Fleets of 10 to 10,000 nodes"
 INTRO = (
@@ -19,6 +19,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "rings": rings.run,
     "hierarchy": hierarchy.run,
     "sizes": sizes.run,
+    "whole_fleet": whole_fleet.run,
 }
 
 

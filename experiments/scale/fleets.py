@@ -5,7 +5,9 @@ region and of like speed, equal spans. The prediction is the planner's own (clus
 """
 
 import random
+from collections.abc import Mapping
 from itertools import combinations_with_replacement
+from typing import Any
 
 from cluster_planner import (
     Cluster,
@@ -53,8 +55,12 @@ def home_plan(
     *,
     samples_per_cluster: int = SAMPLES_PER_CLUSTER,
     segment_bytes: int = SEGMENT_BYTES,
+    short: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """A plan of `nodes` home machines in clusters of `stages`; the model grows with the stages: one unit each."""
+    """A plan of `nodes` home machines in clusters of `stages`; the model grows with the stages: one unit each.
+
+    `short`: what of the job's workload differs, such as the forms in which numbers travel.
+    """
     chance = random.Random(f"{seed}/{nodes}/{stages}")
     fleet = _fleet(nodes, chance)
     clusters = nodes // stages
@@ -78,6 +84,7 @@ def home_plan(
         max_lag=1,
         optimizer_state_bytes_per_parameter_byte=2.0,
         process_bytes=10**8,
+        **(short or {}),
     )
     costs = ModelCosts(units, "generated")
     spans = SpanCosts(costs, work)
