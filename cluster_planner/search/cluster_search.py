@@ -23,6 +23,7 @@ from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
 from cluster_planner.search.estimates import Group
+from cluster_planner.search.few_nodes import climbed_divisions
 from cluster_planner.search.fleet_parts import likely_parts, parts_of
 from cluster_planner.search.halving import best_by_halves
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
@@ -199,9 +200,7 @@ class Search:
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
         ):
             before, self._best = self._best, found
-            said = f"{words}: {outcome(before, self._best)}" if words else outcome(before, self._best)
-            gained = self._best_objective - (0.0 if before is None else before.objective)
-            self._tell(Step(phase, said, self._best_objective, gained))
+            self._report(phase, words, before, found)
         return worth
 
     def _remember(self, worth: float, clusters: Clusters, nodes: Group) -> None:
@@ -365,6 +364,9 @@ class Search:
         rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
         for groups in divisions(self._problem, self._assembler, rate):
             self._work_out("all partitions", groups, format_count(len(groups), "cluster"))
+        climber = self._plans_of(self._problem.able)
+        for clusters in climbed_divisions(self._problem, self._assembler, climber, self._best_objective):
+            self._offer("whole plans", clusters)
 
     def _work_out(self, phase: str, groups: Sequence[Group], words: str, expected: float = 0.0) -> Candidate | None:
         """`expected`: samples/s of the fleet, as far as no plan has told them yet."""
@@ -375,16 +377,13 @@ class Search:
         before = self._best
         if found is not None and found.objective > self._best_objective * (1 + 1e-9):
             self._best = found
-        gained = self._best_objective - (0.0 if before is None else before.objective)
-        self._tell(
-            Step(
-                phase,
-                f"{words}: {outcome(before, found)}" if words else outcome(before, found),
-                self._best_objective,
-                gained,
-            )
-        )
+        self._report(phase, words, before, found)
         return found
+
+    def _report(self, phase: str, words: str, before: Candidate | None, found: Candidate | None) -> None:
+        said = f"{words}: {outcome(before, found)}" if words else outcome(before, found)
+        gained = self._best_objective - (0.0 if before is None else before.objective)
+        self._tell(Step(phase, said, self._best_objective, gained))
 
     def _is_allowed(self, groups: Sequence[Group]) -> bool:
         rules, runs = self._rules, {node for group in groups for node in group}

@@ -35,7 +35,7 @@ def brute_force(*, quick: bool) -> Part:
 def hard_brute_force(*, quick: bool) -> Part:
     """The same of 1f1b in tight memory, of stages that recompute there, and of rounds that starve."""
     title = "Small fleets in tight memory (1f1b, or recomputing), or with rounds that starve, against the best of all"
-    given = (12 if quick else 240, 4 if quick else 7, HARD_S)
+    given = (12 if quick else 120, 4 if quick else 7, HARD_S)
     return _against_all("brute_force_hard", title, hard_case, hard_kind, *given)
 
 

@@ -66,9 +66,7 @@ def test_rounds_of_one_sample_are_planned_like_rounds_of_an_update_of_each_clust
     fewest, few = (planned(home, gpt, home_work(make_workload, average_every=n)) for n in (1, 2 * 8 * 8))
     assert len(fewest.clusters) > 1
     assert fewest.clusters == few.clusters
-    advice = few.predicted.advice
-    assert advice.startswith("average_every 256 instead of 128 ")
-    assert fewest.predicted == replace(few.predicted, advice=advice.replace("128", "1", 1))
+    assert fewest.predicted == few.predicted
 
 
 def test_slow_uplinks_ask_for_shorter_pipelines(
@@ -316,11 +314,11 @@ def test_advice_goes_by_how_long_training_is(
         return Fleet(nodes, constraints=Constraints(min_clusters=2, forbid=apart))
 
     plan = planned(fleet(1e5), make_model(8), make_workload(average_every=256))
-    assert plan.predicted.advice.startswith("int4 as the form in which rounds travel (averaging.wire) would raise ")
+    assert plan.predicted.advice.startswith("int8 as the form in which rounds travel (averaging.wire) would raise ")
     shortest = RATIOS["int4"]
     work = make_workload(average_every=256, averaged_bytes_per_parameter_byte=shortest)
     given = fleet(1e5 * shortest), make_model(8), work
-    assert planned(*given).predicted.advice.startswith("average_every 2048 instead of 256")
+    assert planned(*given).predicted.advice.startswith("average_every 1024 instead of 256")
     short = planned(*given, trained_samples=8 * 600.0)
     assert short.predicted.advice.startswith("average_every 512 instead of 256")
     minutes = planned(*given, trained_s=8 * 600 / short.predicted.samples_per_s)

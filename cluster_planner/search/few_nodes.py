@@ -1,0 +1,40 @@
+"""Better plans of few nodes: hill climbing from their divisions, where averaging makes these worth less.
+
+Divisions are compared by what their pipelines make, each cut for itself. Where averaging takes more time than that
+leaves, other cuts and fewer nodes may be worth more. What the pipelines of the best division are worth while nothing is
+averaged bounds what can be gained: where the best plan is worth that, nothing is climbed. In: a search's problem. Out:
+clusters.
+"""
+
+from collections.abc import Iterator
+
+from cluster_planner.predict.objective import averaging_factor
+from cluster_planner.search.candidates import Assembler
+from cluster_planner.search.partitions import divisions
+from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.whole_plans import GAIN, Clusters, WholePlans
+
+TRIES = 100
+"""The number of changes that are tried from each division."""
+
+HOPEFUL = 0.8
+"""Climbing begins at divisions that are worth this part of the best plan while nothing is averaged, or more."""
+
+
+def climbed_divisions(
+    problem: SearchProblem, assembler: Assembler, climber: WholePlans, least: float
+) -> Iterator[Clusters]:
+    """Yield what climbing finds from each hopeful division, for each number of clusters; nothing where no division can
+    be worth more than `least`, the worth of the best plan.
+    """
+    names, found = problem.fleet.names, list[tuple[float, Clusters]]()
+    for groups in divisions(problem, assembler, 0.0):
+        named = [tuple(names[i] for i in group) for group in groups]
+        clusters = assembler.clusters(named)
+        if clusters is not None and len(groups) >= problem.fleet.rules.min_clusters:
+            alone = sum(one.value for group in named if (one := assembler.pipeline(group, 0.0)) is not None)
+            found.append((averaging_factor(len(groups), problem.work) * alone, clusters))
+    if max((bound for bound, _ in found), default=0.0) > least * (1 + GAIN):
+        for number, (bound, clusters) in enumerate(found):
+            if bound >= HOPEFUL * least:
+                yield climber.improved(clusters, TRIES, problem.seed + number)[0]

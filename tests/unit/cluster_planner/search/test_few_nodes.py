@@ -1,0 +1,57 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.search.candidates import Assembler
+from cluster_planner.search.cluster_search import Search
+from cluster_planner.search.few_nodes import climbed_divisions
+from cluster_planner.search.partitions import divisions
+from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.steps import unheard
+from cluster_planner.search.whole_plans import Clusters, WholePlans
+
+
+@pytest.fixture
+def starving(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> SearchProblem:
+    """Five unequal nodes, most of them with slow uplinks and little memory, and rounds that come often."""
+    given = ((2, 2.0e8, 5e6), (14, 1.4e8, 5e5), (4, 1.2e8, 5e5), (18, 1.4e8, 5e5), (16, 1.2e8, 5e5))
+    nodes = tuple(
+        make_node(f"n{i}", flops_per_s=speed * 1e9, memory_bytes=round(memory), up_bytes_per_s=up)
+        for i, (speed, memory, up) in enumerate(given)
+    )
+    costs, work = make_model(5, parameter_bytes=2 * 10**6), make_workload(average_every=64)
+    return SearchProblem(Fleet(nodes, (), ()), costs, work, tuple(range(5)), 1, 0)
+
+
+def climbed(problem: SearchProblem, least: float) -> tuple[PlanWorths, Assembler, list[Clusters]]:
+    spans = SpanCosts(problem.costs, problem.work)
+    worths = PlanWorths(problem.fleet, spans)
+    assembler = Assembler(problem.fleet, spans, spans, problem.least)
+    climber = WholePlans(problem.fleet, spans, worths, problem.fleet.names, problem.least)
+    return worths, assembler, list(climbed_divisions(problem, assembler, climber, least))
+
+
+def test_where_rounds_starve_climbing_finds_more_than_the_divisions_do(starving: SearchProblem) -> None:
+    worths, assembler, found = climbed(starving, 0.0)
+    names, best = starving.fleet.names, 0.0
+    for groups in divisions(starving, assembler, 0.0):
+        if (clusters := assembler.clusters([tuple(names[i] for i in group) for group in groups])) is not None:
+            best = max(best, worths.of(clusters))
+    most = max(map(worths.of, found))
+    assert most > 1.03 * best
+    spans = SpanCosts(starving.costs, starving.work)
+    searched = Search(starving, spans, MemoryFit(starving.fleet, spans, 1), unheard).best()
+    assert searched is not None
+    assert searched.objective >= most * (1 - 1e-9)
+
+
+def test_nothing_is_climbed_where_no_pipelines_could_be_worth_more(starving: SearchProblem) -> None:
+    alone = sum(node.flops_per_s for node in starving.fleet.nodes) / 1e8  # units a second, each once
+    assert climbed(starving, alone)[2] == []
