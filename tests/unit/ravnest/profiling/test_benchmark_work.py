@@ -27,7 +27,7 @@ def costs(parameters: Sequence[int]) -> SpanCosts:
 def test_a_unit_beyond_the_memory_is_named() -> None:
     model = costs([10**6, 10**8])
     require_room(model, model.memory_bytes(1, 2, 1), "a machine")
-    with pytest.raises(InvalidInput, match="unit 1 of the model needs .* and a machine spares"):
+    with pytest.raises(InvalidInput, match=r"unit 1 of the model needs .* and a machine spares"):
         require_room(model, model.memory_bytes(1, 2, 1) - 1, "a machine")
 
 
