@@ -12,6 +12,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import PARAMETER_BYTES
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
+from cluster_planner.predict.objective import averaging_factor
 from cluster_planner.predict.prediction import (
     PipelineTimes,
     arrays_of,
@@ -20,6 +21,7 @@ from cluster_planner.predict.prediction import (
     predict,
     times_of,
     times_of_rounds,
+    value_of,
     worth_of,
 )
 from cluster_planner.predict.stage_times import window_limited_s
@@ -36,6 +38,8 @@ class PlanWorths:
     def __init__(self, fleet: Fleet, spans: SpanCosts) -> None:
         self._fleet, self._spans = fleet, spans
         self._pipelines: dict[tuple[Stage, ...], PipelineTimes] = {}
+        self._alone: dict[tuple[tuple[Stage, ...], int], float] = {}
+        self._tours: dict[tuple[tuple[str, ...], int, bool], list[str]] = {}
         self._exchanges: dict[tuple[tuple[str, ...], int, bool, bool], Exchange] = {}
         self._walked_s: dict[tuple[tuple[Stage, ...], int], float] = {}
         self._has_copies = any(spans.copied_bytes(start, spans.count) > 0 for start in range(spans.count))
@@ -51,6 +55,8 @@ class PlanWorths:
         """
         self.asked += 1
         work = self._spans.workload
+        if above > 0 and (most := self._never_waiting(clusters)) <= above:
+            return most  # averaging makes nothing faster
         if self._has_copies or len(clusters) > OWN_ORDER:  # these have other rings than one of its own a segment
             rings = make_rings(self._fleet, self._spans, clusters)
             return predict(self._fleet, self._spans, clusters, rings).prediction.objective
@@ -86,6 +92,19 @@ class PlanWorths:
                 (i, s) for i, one in enumerate(clusters) for s, stage in enumerate(one.stages) if stage.node in names
             ]
         return found
+
+    def _never_waiting(self, clusters: Sequence[Cluster]) -> float:
+        """Return the objective of these clusters if nothing were averaged and each had its hosts' links for itself."""
+        worth, work = 0.0, self._spans.workload
+        for cluster in clusters:
+            key = cluster.stages, cluster.window
+            if key not in self._alone:
+                if len(self._alone) > REMEMBERED:
+                    self._alone.clear()
+                period = arrays_of(self._fleet, [self._pipeline(cluster)], []).periods_s(work)
+                self._alone[key] = value_of(self._fleet, work, cluster, work.micro_batch / float(period[0]))
+            worth += self._alone[key]
+        return worth * averaging_factor(len(clusters), work)
 
     def _walked(self, clusters: Sequence[Cluster], stages: PipelineArrays) -> Iterator[PipelineArrays]:
         """Yield the stages with the walked periods that are known already, then with one more after the other."""
@@ -130,8 +149,7 @@ class PlanWorths:
         if key not in self._exchanges:
             if len(self._exchanges) > REMEMBERED:
                 self._exchanges.clear()
-            in_order = [names[i] for i in tour_of(self._fleet, names, parameter_bytes, back=back)]
-            work = self._spans.workload
+            work, in_order = self._spans.workload, self._in_order(names, parameter_bytes, back)
             given = self._fleet, in_order, parameter_bytes // PARAMETER_BYTES, work.averaged_number_bytes
             self._exchanges[key] = exchange_of(
                 *given,
@@ -140,3 +158,11 @@ class PlanWorths:
                 roughly=roughly,
             )
         return self._exchanges[key]
+
+    def _in_order(self, names: tuple[str, ...], parameter_bytes: int, back: bool) -> list[str]:
+        key = names, parameter_bytes, back
+        if key not in self._tours:
+            if len(self._tours) > REMEMBERED:
+                self._tours.clear()
+            self._tours[key] = [names[i] for i in tour_of(self._fleet, names, parameter_bytes, back=back)]
+        return self._tours[key]

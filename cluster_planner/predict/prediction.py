@@ -118,11 +118,15 @@ def predict(
 
 def worth_of(fleet: Fleet, work: Workload, clusters: Sequence[Cluster], rates: Sequence[float]) -> float:
     """Return the objective of clusters that make these samples/s."""
-    worth = sum(
-        rate * staleness_factor(c.window, len(c.stages), work) * fleet.rules.presence_of(s.node for s in c.stages)
-        for rate, c in zip(rates, clusters, strict=True)
-    )
+    worth = sum(value_of(fleet, work, cluster, rate) for rate, cluster in zip(rates, clusters, strict=True))
     return worth * averaging_factor(len(clusters), work)
+
+
+def value_of(fleet: Fleet, work: Workload, cluster: Cluster, samples_per_s: float) -> float:
+    """Return what a cluster that makes these samples/s adds to the objective, but for averaging."""
+    stages = cluster.stages
+    presence = fleet.rules.presence_of(stage.node for stage in stages)
+    return samples_per_s * staleness_factor(cluster.window, len(stages), work) * presence
 
 
 def times_of(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> PipelineTimes:

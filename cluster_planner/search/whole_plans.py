@@ -153,9 +153,9 @@ class WholePlans:
         """Return (worth, rough worth) of a plan that is worth more than `now`, which are the same of another; else
         None. It is judged exactly where its rough worth is lower by less than `slack`, a part.
         """
-        least = now[0] * (1 + GAIN)
-        about = self._worths.of(changed, roughly=True)
-        exact = self._worths.of(changed, above=least) if about > now[1] * (1 - slack) else 0.0
+        least, rough_least = now[0] * (1 + GAIN), now[1] * (1 - slack)
+        about = self._worths.of(changed, roughly=True, above=rough_least)
+        exact = self._worths.of(changed, above=least) if about > rough_least else 0.0
         self._at_most[self._sign(changed)] = max(now[0], exact)
         return (exact, about) if exact > least else None
 

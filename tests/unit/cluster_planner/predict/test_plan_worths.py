@@ -63,17 +63,22 @@ def test_a_larger_window_is_a_plan_of_its_own(
         assert worths.of(plan) == pytest.approx(predicted(home, spans, plan))
 
 
+@pytest.mark.parametrize("roughly", [False, True])
 @pytest.mark.parametrize("average_every", [64, 100_000])
 def test_of_a_plan_that_is_worth_no_more_it_is_only_said_that_it_is_not(
-    home: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload], average_every: int
+    home: Fleet,
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    average_every: int,
+    roughly: bool,
 ) -> None:
     spans = SpanCosts(make_model(8), make_workload(average_every=average_every))
     for window in (1, 2, 6):
         plan = clusters_of([("fast0", 3), ("fast1", 5)], [("slow0", 4), ("slow1", 2), ("slow2", 2)], window=window)
-        worth = PlanWorths(home, spans).of(plan)
-        assert PlanWorths(home, spans).of(plan, above=0.999 * worth) == worth
+        worth = PlanWorths(home, spans).of(plan, roughly=roughly)
+        assert PlanWorths(home, spans).of(plan, roughly=roughly, above=0.999 * worth) == worth
         for above in (1.001 * worth, 1.2 * worth, 10 * worth):
-            assert worth <= PlanWorths(home, spans).of(plan, above=above) <= above
+            assert worth <= PlanWorths(home, spans).of(plan, roughly=roughly, above=above) <= max(worth, above)
 
 
 def test_what_holds_a_plan_up_is_its_slowest_stages_and_the_slowest_way_of_a_round(
