@@ -198,7 +198,7 @@ class Collaboration:
         name = f"{peer.name}.{peer.visit}"
 
         def added() -> bool:
-            if not self.owner.counts(name, step):
+            if not self.owner.counts(name, step, samples):
                 return False
             self._sum.add(self.backbone.packing.decoded(said, float(samples)), samples, peer.name)
             return True

@@ -52,7 +52,7 @@ class Contributions:
                     visitor.begin(message, packing, self._kept.most_samples, handed_on=handed_on)
                 return
             whole = visitor.take(message, event.tensors)
-            counts = whole is not None and self._owner.counts(visitor.peer, whole.step)
+            counts = whole is not None and self._owner.counts(visitor.peer, whole.step, whole.samples)
             if whole is not None and counts:
                 self._look_into(visitor, whole)
         except InvalidInput as error:
@@ -98,7 +98,7 @@ class Contributions:
         """A contribution is whole. One that is too late, whose step was committed without it, is told to the owner
         alone."""
         visitor, own = one.visitor, one.own
-        if self._owner.counts(visitor.peer, own.step) and bool(own.epoch) == self._sharing.in_use:
+        if self._owner.counts(visitor.peer, own.step, own.samples) and bool(own.epoch) == self._sharing.in_use:
             assert visitor.person is not None
             added = self._sharing.sum.add(
                 own.vectors, own.samples, visitor.person.key, elsewhere=one.elsewhere, numbered=one.numbered

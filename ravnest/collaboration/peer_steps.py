@@ -149,12 +149,19 @@ class PeerSteps:
     def _is_full(self) -> bool:
         return self.step in self._most and self._stop is None and self.samples >= self._most[self.step]
 
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether what it has belongs to the next batch as well: a delayed one is computed by these weights."""
+        return self._delayed and self.step is not None and self.applied >= self.step
+
     def _opened(self, event: StepOpened) -> list[PeerInstruction]:
         if event.most_next is not None:
             self._most[event.step + 1] = event.most_next
         if event.step != self.step:
             self._later[event.step] = event.stop
             return []
+        if self.samples and not event.stop and self._is_fresh:
+            return self._keep()
         self._stop = event.stop
         if not self.samples and not event.stop:
             if self._delayed:
@@ -175,6 +182,8 @@ class PeerSteps:
     def _took(self, step: int) -> list[PeerInstruction]:
         assert self.step is not None
         self._known = step + 1
+        if step == self.step and self.samples and self._is_fresh and self._later.get(step + 1) != 0:
+            return self._keep()
         if step >= self.step:  # its batch is over, without what it has not sent
             forgotten: list[PeerInstruction] = [ForgetSum()] if self.samples else []
             return [*forgotten, *self._begin(step + 1)]
@@ -182,16 +191,26 @@ class PeerSteps:
             return []
         return [*self._applied(self.step - self._delayed), *self._began()]
 
+    def _keep(self) -> list[PeerInstruction]:
+        """Begin the next batch with what there is, which this one does not need."""
+        assert self.step is not None
+        self._enter(self.step + 1)
+        return self._sent_or_reported(due=True)
+
     def _applied(self, until: int) -> list[PeerInstruction]:
         first, self.applied = self.applied, max(self.applied, min(until, self._known))
         return [ApplyAverage(step) for step in range(first, self.applied)]
 
     def _begin(self, step: int) -> list[PeerInstruction]:
-        self.step, self.samples, self._stop = step, 0, self._later.get(step)
+        self._enter(step)
+        self.samples = 0
+        return [*self._applied(step - self._delayed), *self._began()]
+
+    def _enter(self, step: int) -> None:
+        self.step, self._stop = step, self._later.get(step)
         self._later = {later: stop for later, stop in self._later.items() if later > step}
         self._most = {later: most for later, most in self._most.items() if later >= step}
         self._waiting = self._stop == 0 and not self._delayed
-        return [*self._applied(step - self._delayed), *self._began()]
 
     def _began(self) -> list[PeerInstruction]:
         assert self.step is not None

@@ -8,7 +8,7 @@ finish first; the others may be finished too where they make the batch hardly la
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MOST_OVER = 0.05
 """Micro-batches under way are waited for, instead of being thrown away, up to this part of a batch beyond it, and of
@@ -118,3 +118,50 @@ def quotas(reports: Mapping[str, Report], needed: float, now_s: float) -> dict[s
         stops[peer] += report.micro_batch
         missing -= report.micro_batch
     return stops
+
+
+def parts_of_batch(known: Mapping[str, Report], target_batch: int, now_s: float) -> dict[str, int]:
+    """How many samples of a batch that begins now fall to each peer, by what is known of it. Those whose rate is known
+    fill it together; it is empty where none is."""
+    fresh = {peer: replace(one, samples=0, at_s=now_s, every_s=math.inf) for peer, one in known.items()}
+    fresh = {peer: one for peer, one in fresh.items() if one.samples_per_s}
+    if not fresh:
+        return {}
+    whole = target_batch + sum(one.micro_batch for one in fresh.values())  # of each less than one is lost
+    rate = sum(one.samples_per_s for one in fresh.values())
+    full_s = full_at_s(fresh, target_batch, now_s, 1.01 * whole / rate)
+    return {} if full_s is None else dict.fromkeys(known, 0) | quotas(fresh, target_batch, full_s)
+
+
+def trials(micro_batches: Mapping[str, int], target_batch: int, turn: int) -> dict[str, int]:
+    """A micro-batch for who is doubted, has no rate yet, or is asked for nothing; nobody waits for it.
+
+    They would never compute where each one's part is told before the step begins, and who was slow once would stay so.
+    Only as many at a time as fit MOST_OVER; another `turn` begins with others.
+    """
+    peers, room, found = sorted(micro_batches), MOST_OVER * target_batch, dict[str, int]()
+    turn %= max(1, len(peers))
+    for peer in (peers * 2)[turn : turn + len(peers)]:
+        if not found or room >= micro_batches[peer]:
+            found[peer] = micro_batches[peer]
+            room -= micro_batches[peer]
+    return found
+
+
+def donors(held: Mapping[str, int], needed: int, target_batch: int) -> set[str]:
+    """Whose samples make up for `needed` ones that are missing: who gives, gives all that it has.
+
+    They have that many together, or hardly more; or they have less, and make what is left. Only where everyone has more
+    than is needed the batch becomes larger, by as little as can be.
+    """
+    found, missing, rest = set[str](), needed, dict[str, int]()
+    for peer in sorted(held, key=lambda one: (-held[one], one)):
+        if held[peer] <= missing:
+            found.add(peer)
+            missing -= held[peer]
+        else:
+            rest[peer] = held[peer]
+    least = min(rest, key=lambda one: (rest[one], one), default=None)
+    if missing and least is not None and (not found or rest[least] - missing <= MOST_OVER * target_batch):
+        found.add(least)
+    return found

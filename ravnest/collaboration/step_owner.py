@@ -28,12 +28,12 @@ come; else all are told to go on, without a bound.
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import replace
 
-from ravnest.collaboration.progress import MOST_OVER, Report, full_at_s, quotas
+from ravnest.collaboration.progress import MOST_OVER, Report, donors, full_at_s, parts_of_batch, quotas, trials
+from ravnest.collaboration.promises import Asked, Promises
 from ravnest.collaboration.step_events import (
     BegunAgain,
     CollectOn,
@@ -71,39 +71,17 @@ __all__ = [
     "TimePassed",
 ]
 
-FIRST_PATIENCE_S = 120.0
-"""How long a contribution may take while none has come yet: models and links of any size begin here."""
-
-LEAST_PATIENCE_S = 5.0
-PATIENCE_FACTOR = 4.0
-"""A contribution may take so many times the longest one of the last `RECENT`, and never less than LEAST_PATIENCE_S. Of
-the longest one no more counts than so many times the median over peers: else who always comes last would be waited for
-longer each time."""
-
-RECENT = 32
-
 MOST_REFUSED = 3
 """A peer whose contributions were refused so often is put out."""
-
-MOST_BROKEN = 10
-"""A peer is doubted until it has kept its word at most 2 to this power of times."""
 
 AHEAD_S = 1.0
 """A step is opened so long before its batch is full, once everyone who computes has said how far it is."""
 
+MOST_UNASKED = 0.1
+"""What nobody waits for counts where it makes a batch no larger than by this part of it."""
+
 LOOK_AHEAD_S = 60.0
 LEAST_WAIT_S = 0.01
-
-
-@dataclass(frozen=True)
-class _Word:
-    """What was asked of a peer when a step was opened."""
-
-    step: int
-    samples: int
-    until_s: float
-    alone: bool
-    """Whether it alone was asked, while others compute."""
 
 
 class StepOwner:
@@ -126,15 +104,12 @@ class StepOwner:
         self.in_parts = False
         """Whether other machines add up parts of this step: their means have to be there before it is committed."""
         self.averages_take_s = 0.0
-        """So long the last average was on its way to everyone: a word that follows it comes behind it."""
+        """So long the last average was on its way to everyone: a word that follows it comes behind it. 0: none was yet,
+        so nobody knows."""
         self._averaging = False
         self._opened_s = self._full_s = 0.0  # when the step had to be opened at the latest; its batch was to be made
-        self._took_s: deque[float] = deque(maxlen=RECENT)
-        self._took_last_s: dict[str, float] = {}  # by peer
         self._refused: Counter[str] = Counter()
-        self._asked: dict[str, _Word] = {}
-        self._broken: Counter[str] = Counter()  # how often a peer has broken its word
-        self._doubted: Counter[str] = Counter()  # in how many steps it has to keep its word from now on
+        self._promises = Promises()
 
     @property
     def open(self) -> bool:
@@ -150,23 +125,23 @@ class StepOwner:
     def patience_s(self) -> float:
         """How long a contribution may take from the opening on, or, if that was early, from AHEAD_S before the batch is
         to be made."""
-        if not self._took_s:
-            return FIRST_PATIENCE_S
-        longest_s = max(self._took_s)
-        if self._took_last_s:
-            longest_s = min(longest_s, PATIENCE_FACTOR * median(self._took_last_s.values()))
-        return max(LEAST_PATIENCE_S, PATIENCE_FACTOR * longest_s)
+        return self._promises.patience_s
 
     @property
     def needed(self) -> int:
         """Samples that are still missing from the sum."""
         return max(0, self.target_batch - sum(self._given.values()))
 
-    def counts(self, peer: str, step: int) -> bool:
+    def counts(self, peer: str, step: int, samples: int) -> bool:
         """Whether a contribution of this peer to that step counts: one each time that the step was opened for it, until
-        it has given a whole batch by itself."""
+        it has given a whole batch by itself. What nobody waits for, as it comes too late or was not asked for, counts
+        where the batch is not much larger with it."""
         if self._averaging or peer not in self._ready or self._came_of[peer] >= self._told[peer]:
             return False
+        if self._awaited is not None and peer not in self._awaited:
+            promised = sum(self._promises.samples(one) for one in self._awaited)
+            if sum(self._given.values()) + promised + samples > (1.0 + MOST_UNASKED) * self.target_batch:
+                return False
         return step == self.step and self._given[peer] < self.target_batch
 
     def next_due_s(self, now_s: float) -> float | None:
@@ -175,9 +150,10 @@ class StepOwner:
             return None
         if self._awaited is not None:
             return self._opened_s + self.patience_s
-        waiting = {peer: one for peer, one in self._reports.items() if not self._is_asked(peer, now_s)}
+        asked = self._promises.is_asked
+        waiting = {peer: one for peer, one in self._reports.items() if not asked(peer, self.step, now_s)}
         full_s = full_at_s(waiting, self.needed, now_s, LOOK_AHEAD_S) if waiting else None
-        return None if full_s is None else max(full_s - self._ahead_s(waiting), now_s + LEAST_WAIT_S)
+        return None if full_s is None else max(full_s - self._ahead_s(waiting, now_s), now_s + LEAST_WAIT_S)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Return what follows from an event. One that is about a step that is over changes nothing."""
@@ -224,9 +200,11 @@ class StepOwner:
         if self._awaited and now_s < self._opened_s + self.patience_s:
             return []
         for peer in self._awaited:
-            self._broke_word(peer)
+            self._promises.broke(peer)
         self._awaited = None
         if self.needed:
+            if taken := self._take_from_next(now_s):
+                return taken
             self._reports, self._next = {}, {}  # what they have not sent they report anew
             return [CollectOn(self.step)]
         if self.in_parts:
@@ -263,58 +241,82 @@ class StepOwner:
             peer: replace(self._last[peer], samples=0, at_s=self._full_s, every_s=math.inf, most=self._most_next[peer])
             for peer in sorted(silent)
         }
-        self._reports, self._next, self._most_next = began | self._next, {}, {}
-        opened = self._open(now_s, sooner_s=max(self.averages_take_s, now_s - self._full_s))
-        if self.open:
-            return opened
-        self._reports = {
-            peer: replace(one, samples=one.whole(now_s), at_s=now_s, most=math.inf)
-            for peer, one in self._reports.items()
+        known, self._next, self._most_next = began | self._next, {}, {}
+        lifted = {
+            peer: replace(one, samples=one.whole(now_s), at_s=now_s, most=math.inf) for peer, one in known.items()
         }
+        sooner_s = max(self.averages_take_s, now_s - self._full_s) if self.averages_take_s else LOOK_AHEAD_S
+        opened = list[Instruction]()
+        for reports in (known, lifted):  # who has failed may have had a part that others have to make, too
+            self._reports = {peer: replace(one, every_s=math.inf) for peer, one in reports.items()}
+            opened = self._open(now_s, sooner_s=sooner_s)
+            if self.open:
+                return opened
+        self._reports = lifted
         return [CollectOn(self.step), *opened]
+
+    def _take_from_next(self, now_s: float) -> list[Instruction]:
+        """Ask as many as are needed for what they have of the next batch, which makes up for what is missing. The
+        others keep what they have: all of it together would be a batch more."""
+        held = {
+            peer: replace(one, samples=one.whole(now_s), at_s=now_s, every_s=math.inf, most=math.inf)
+            for peer, one in self._next.items()
+            if not self._promises.doubts(peer)
+        }
+        chosen = donors({peer: one.samples for peer, one in held.items()}, self.needed, self.target_batch)
+        reports = {peer: held[peer] for peer in sorted(chosen)}
+        full_s = full_at_s(reports, self.needed, now_s, LOOK_AHEAD_S)
+        if full_s is None:
+            return []
+        stops = {peer: samples for peer, samples in quotas(reports, self.needed, full_s).items() if samples}
+        self._wait_for(stops, now_s, full_s)
+        for peer, samples in stops.items():
+            self._promises.ask(peer, Asked(self.step, samples, self._opened_s + self.patience_s, alone=False))
+            self._next[peer] = replace(self._next[peer], samples=0, at_s=full_s)
+        self._told.update(stops.keys())
+        return [*(CollectOn(self.step, peer) for peer in stops), OpenStep(self.step, stops)]
+
+    def _wait_for(self, stops: Mapping[str, int], now_s: float, full_s: float) -> None:
+        self._awaited = {peer for peer, samples in stops.items() if samples}
+        self._opened_s = max(now_s, full_s - AHEAD_S)
 
     def _came(self, event: ContributionCame, now_s: float) -> bool:
         """Take a contribution; returns whether its peer alone was asked for it."""
-        peer, word = event.peer, self._asked.get(event.peer)
-        alone = False
-        if word is not None and word.step == event.step:  # else nothing was asked, or what came of it was decided then
-            del self._asked[peer]
-            alone = word.alone
-            if event.samples < word.samples:
-                self._broke_word(peer)
-            elif now_s <= word.until_s and self._doubted[peer]:
-                self._doubted[peer] -= 1
-        if self.counts(peer, event.step):
+        peer = event.peer
+        alone = self._promises.came(peer, event.step, event.samples, now_s)
+        if self.counts(peer, event.step, event.samples):
             self._given[peer] += event.samples
             self._came_of[peer] += 1
             self._sent(peer)
             if self._awaited is not None:
-                self._took_last_s[peer] = max(0.0, now_s - self._opened_s)
-                self._took_s.append(self._took_last_s[peer])
+                self._promises.took(peer, now_s - self._opened_s)
         return alone
 
-    def _ahead_s(self, reports: Mapping[str, Report]) -> float:
-        """How long before a batch is full its step is opened: who has not said how far it is would be left out."""
-        counted_on = {peer for peer in self._ready if not self._doubted[peer]}
-        return AHEAD_S if counted_on <= set(reports) else 0.0
+    def _ahead_s(self, reports: Mapping[str, Report], now_s: float) -> float:
+        """How long before a batch is full its step is opened: who has not said how far it is would be left out, and the
+        first micro-batch of who has not said how fast it is would come on top."""
+        counted_on = {peer for peer in self._ready if not self._promises.doubts(peer)}
+        on_top = sum(one.micro_batch for one in reports.values() if not one.samples_per_s and one.trusted(now_s))
+        return AHEAD_S if counted_on <= set(reports) and on_top <= MOST_OVER * self.target_batch else 0.0
 
     def _open(self, now_s: float, *, at_commit: bool = False, sooner_s: float = 0.0) -> list[Instruction]:
-        counted_on = {peer: report for peer, report in self._reports.items() if not self._doubted[peer]}
-        full_s = full_at_s(counted_on, self.needed, now_s, self._ahead_s(counted_on) + sooner_s)
+        counted_on = {peer: report for peer, report in self._reports.items() if not self._promises.doubts(peer)}
+        ahead_s = AHEAD_S if at_commit else self._ahead_s(counted_on, now_s)
+        full_s = full_at_s(counted_on, self.needed, now_s, ahead_s + sooner_s)
         if full_s is None:
             until_s = now_s + self.patience_s
             full = not at_commit and full_at_s(self._reports, self.needed, now_s, 0.0) is not None
             return self._ask_doubted(now_s, until_s) if full else []
         stops = quotas(counted_on, self.needed, full_s)
-        self._awaited = {peer for peer, samples in stops.items() if samples}
-        self._opened_s, self._full_s = max(now_s, full_s - AHEAD_S), full_s
+        self._wait_for(stops, now_s, full_s)
+        self._full_s = full_s
         until_s = self._opened_s + self.patience_s
         if at_commit:
-            stops |= self._trials({peer for peer in self._last if self._doubted[peer] or not stops.get(peer)})
+            stops |= self._trials({peer for peer in self._last if self._promises.doubts(peer) or not stops.get(peer)})
         for peer, report in self._reports.items():
-            if not self._is_asked(peer, now_s):
+            if not self._promises.is_asked(peer, self.step, now_s):
                 least = min(stops.get(peer, report.samples), self.target_batch)
-                self._asked[peer] = _Word(self.step, least, until_s, alone=False)
+                self._promises.ask(peer, Asked(self.step, least, until_s, alone=False))
         # No volunteer makes more than a whole batch: it waits there, whatever it is taken to have.
         every = {peer: min(stops.get(peer, 0), self.target_batch) for peer in sorted(self._ready)}
         self._next, self._most_next = {}, self._parts_of_next(now_s) if self._delayed else {}
@@ -322,54 +324,28 @@ class StepOwner:
         return [OpenStep(self.step, every, self._most_next)]
 
     def _parts_of_next(self, now_s: float) -> dict[str, int]:
-        """How many samples of the next step's batch fall to each peer that is counted on. Those whose rate is known
-        fill it together."""
-        counted_on = [peer for peer in sorted(self._ready & self._last.keys()) if not self._doubted[peer]]
-        rates = {peer: rate for peer in counted_on if (rate := self._last[peer].samples_per_s)}
-        fresh = {peer: replace(self._last[peer], samples=0, at_s=now_s, every_s=math.inf) for peer in rates}
-        if not fresh:
+        """How many samples of the next step's batch fall to each peer: all of it to those that are counted on."""
+        known = {peer: self._last[peer] for peer in sorted(self._ready & self._last.keys())}
+        counted_on = {peer: one for peer, one in known.items() if not self._promises.doubts(peer)}
+        parts = parts_of_batch(counted_on, self.target_batch, now_s)
+        if not parts:
             return {}
-        whole = self.target_batch + sum(one.micro_batch for one in fresh.values())  # of each less than one is lost
-        full_s = full_at_s(fresh, self.target_batch, now_s, 1.01 * whole / sum(rates.values()))
-        if full_s is None:
-            return {}
-        parts = dict.fromkeys(counted_on, 0) | quotas(fresh, self.target_batch, full_s)
-        return parts | self._trials({peer for peer, samples in parts.items() if not samples})
+        return dict.fromkeys(known, 0) | parts | self._trials({peer for peer in known if not parts.get(peer)})
 
     def _trials(self, tried: Set[str]) -> dict[str, int]:
-        """A micro-batch for who is doubted, has no rate yet, or is asked for nothing; nobody waits for it.
-
-        They would never compute where each one's part is told before the step begins, and who was slow once would stay
-        so. Only as many at a time as fit MOST_OVER.
-        """
-        turn = self.step % max(1, len(tried))
-        room, trials = MOST_OVER * self.target_batch, dict[str, int]()
-        for peer in (sorted(tried) * 2)[turn : turn + len(tried)]:
-            if not trials or room >= self._last[peer].micro_batch:
-                trials[peer] = self._last[peer].micro_batch
-                room -= trials[peer]
-        return trials
+        return trials({peer: self._last[peer].micro_batch for peer in tried}, self.target_batch, self.step)
 
     def _ask_doubted(self, now_s: float, until_s: float) -> list[Instruction]:
         """With those who are doubted the batch would be full: they are asked for what they say they have."""
         stops = {
             peer: min(report.samples, self.target_batch)
             for peer, report in sorted(self._reports.items())
-            if self._doubted[peer] and report.samples and not self._is_asked(peer, now_s)
+            if self._promises.doubts(peer) and report.samples and not self._promises.is_asked(peer, self.step, now_s)
         }
-        self._asked |= {peer: _Word(self.step, samples, until_s, alone=True) for peer, samples in stops.items()}
+        for peer, samples in stops.items():
+            self._promises.ask(peer, Asked(self.step, samples, until_s, alone=True))
         self._told.update(stops.keys())
         return [OpenStep(self.step, stops)] if stops else []
-
-    def _is_asked(self, peer: str, now_s: float) -> bool:
-        """Whether what was asked of it may still come: it is not asked again before that."""
-        word = self._asked.get(peer)
-        return word is not None and word.step == self.step and now_s < word.until_s
-
-    def _broke_word(self, peer: str) -> None:
-        self._asked.pop(peer, None)
-        self._broken[peer] = min(self._broken[peer] + 1, MOST_BROKEN)
-        self._doubted[peer] = 2 ** self._broken[peer]
 
     def _sent(self, peer: str) -> None:
         self._reports.pop(peer, None)
@@ -380,5 +356,6 @@ class StepOwner:
         self._ready.discard(peer)
         self._sent(peer)
         self._next.pop(peer, None)
-        for known in (self._last, self._refused, self._asked, self._broken, self._doubted, self._took_last_s):
-            known.pop(peer, None)
+        self._last.pop(peer, None)
+        self._refused.pop(peer, None)
+        self._promises.forget(peer)

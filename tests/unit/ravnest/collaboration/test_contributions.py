@@ -152,6 +152,8 @@ def test_a_part_of_an_epoch_that_is_over_is_neither_counted_nor_held_against_any
 def test_who_gives_a_lie_and_leaves_before_it_is_found_ends_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     liar, others = world.visitor, [world.another(line) for line in (2, 3)]
+    for one in (liar, others[0]):
+        world.owner.handle(ProgressCame(one.peer, 0, 8, 0.0, 8, 10.0), 0.0)
     world.opens()
     world.visitor = liar
     world.gives(1e6)  # of one person nobody can say yet whether it lies

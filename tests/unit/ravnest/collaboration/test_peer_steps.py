@@ -174,6 +174,27 @@ def test_who_has_nothing_in_a_delayed_step_begins_the_next_one() -> None:
     assert steps.computes
 
 
+def test_what_a_delayed_step_does_not_need_any_more_stays_part_of_the_next_batch() -> None:
+    def collects() -> PeerSteps:
+        steps = delayed()
+        steps.handle(StepOpened(0, 10))
+        steps.handle(MicroBatchMade(0, 10))
+        steps.handle(MicroBatchMade(0, 10))
+        assert steps.handle(CollectingWentOn(0)) == [ReportProgress(0, 10, due=True)]
+        return steps
+
+    steps = collects()
+    assert steps.handle(StepOpened(0, 0)) == [ReportProgress(1, 10, due=True)]
+    assert steps.handle(StepOpened(1, 20)) == []
+    assert steps.handle(MicroBatchMade(0, 10))[:2] == [CountMicroBatch(), SendContribution(1, 20)]
+    steps = collects()
+    assert steps.handle(AverageCame(0)) == [ReportProgress(1, 10, due=True)]
+    assert (steps.step, steps.applied, steps.samples) == (1, 0, 10)
+    steps = collects()
+    steps.handle(StepOpened(1, 0))
+    assert steps.handle(AverageCame(0))[0] == ForgetSum(), "the next batch does not want it either"
+
+
 class World:
     """A backbone and its peers with queues between them that deliver in order, whenever they like."""
 
@@ -210,7 +231,8 @@ class World:
             if isinstance(event, ContributionCame):
                 if event.step != self.owner.step or event.peer not in self.owner.peers:
                     continue
-                self.sums[event.step] = self.sums.get(event.step, 0) + event.samples
+                if self.owner.counts(event.peer, event.step, event.samples):
+                    self.sums[event.step] = self.sums.get(event.step, 0) + event.samples
             self.carry_out(self.owner.handle(event, self.now_s))
 
     def carry_out(self, instructions: list[Instruction]) -> None:

@@ -1,6 +1,17 @@
 import pytest
 
-from ravnest.collaboration.progress import LEAST_REPORT_S, MOST_OVER, REPORT_S, Report, expected, full_at_s, quotas
+from ravnest.collaboration.progress import (
+    LEAST_REPORT_S,
+    MOST_OVER,
+    REPORT_S,
+    Report,
+    donors,
+    expected,
+    full_at_s,
+    parts_of_batch,
+    quotas,
+    trials,
+)
 
 
 def report(samples: int = 0, rate: float = 10.0, micro: int = 10, at_s: float = 0.0) -> Report:
@@ -60,3 +71,36 @@ def test_progress_is_told_when_it_is_off_or_old_and_never_twice_at_once() -> Non
     assert told.is_off(120, 1000, 0.5)
     assert not told.is_off(120, 10_000, 0.5), "2 % of the batch are more"
     assert not told.is_off(120, 1000, LEAST_REPORT_S / 2)
+
+
+@pytest.mark.parametrize(
+    ("held", "needed", "chosen"),
+    [
+        ({"a": 20, "b": 20, "c": 20}, 20, {"a"}),
+        ({"a": 30, "b": 20, "c": 10}, 40, {"a", "c"}),
+        ({"a": 56, "b": 16}, 24, {"b"}),  # it makes the 8 that are left
+        ({"a": 8, "b": 16}, 20, {"a", "b"}),  # hardly more
+        ({"a": 56}, 24, {"a"}),
+        ({"a": 0, "b": 0}, 24, {"a", "b"}),
+        ({}, 24, set()),
+    ],
+)
+def test_no_more_give_than_are_needed(held: dict[str, int], needed: int, chosen: set[str]) -> None:
+    assert donors(held, needed, 100) == chosen
+
+
+def test_parts_of_a_batch_go_by_rates_and_fill_it() -> None:
+    known = {"fast": report(rate=30.0), "slow": report(rate=10.0), "new": report(rate=0.0)}
+    parts = parts_of_batch(known, 200, 5.0)
+    assert parts["new"] == 0
+    assert parts["fast"] > 2 * parts["slow"]
+    assert 200 <= sum(parts.values()) <= 210
+    assert parts_of_batch({"new": report(rate=0.0)}, 200, 5.0) == {}
+
+
+def test_as_many_are_tried_at_a_time_as_make_a_batch_hardly_larger_and_others_in_turn() -> None:
+    tried = dict.fromkeys("abcd", 10)
+    assert trials({}, 400, 3) == {}
+    assert trials(tried, 400, 0) == {"a": 10, "b": 10}
+    assert trials(tried, 400, 3) == {"d": 10, "a": 10}
+    assert trials(tried, 100, 1) == {"b": 10}, "one is tried in any case"

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
+from ravnest.collaboration.promises import FIRST_PATIENCE_S
 from ravnest.collaboration.step_owner import (
-    FIRST_PATIENCE_S,
     CollectOn,
     CommitStep,
     ContributionCame,
@@ -60,14 +60,15 @@ def test_a_step_is_not_opened_ahead_while_somebody_has_not_said_how_far_it_is() 
 
 
 def test_short_steps_are_opened_with_the_commit_of_the_one_before_and_meet_the_batch() -> None:
-    owner, rates = owner_of("fast", "slow", "new"), {"fast": 3000.0, "slow": 1000.0, "new": 0.0}
+    owner = owner_of("fast", "slow", "new", target=200)
+    rates = {"fast": 3000.0, "slow": 1000.0, "new": 0.0}
     for peer, rate in rates.items():
         found = owner.handle(progress(peer, 0, rate=rate), 0.0)
     for step in range(5):
         opened = found[-1]
         assert isinstance(opened, OpenStep)
         assert opened.step == step
-        assert 100 <= sum(opened.stops.values()) <= 110
+        assert 200 <= sum(opened.stops.values()) <= 220
         assert opened.stops["fast"] > opened.stops["slow"]
         assert (opened.stops["new"] > 0) == (step > 0)  # it gets a rate by one micro-batch
         for peer, samples in opened.stops.items():
@@ -347,31 +348,15 @@ def test_who_always_comes_last_is_not_waited_for_longer_each_time() -> None:
     assert owner.patience_s <= 16.0
 
 
-def test_who_is_silent_is_waited_for_no_longer_where_a_step_was_opened_long_before_its_batch_is_made() -> None:
-    owner, now_s = delayed_owner("a", "b"), 1.0
-    (opened,) = [owner.handle(ProgressCame(peer, 0, 50, 1.0, 1, 10.0), now_s) for peer in ("a", "b")][-1]
-    owner.averages_take_s = 100.0  # so all steps open with the commit of the one before
-    for step in range(5):
-        assert isinstance(opened, OpenStep)
-        now_s += 1.0 if not step else 50.0  # a second after the batch was to be made
-        given = [ContributionCame(peer, step, opened.stops[peer]) for peer in ("a", "b")]
-        committed, opened = [owner.handle(one, now_s) for one in given][-1]
-        assert isinstance(committed, CommitStep)
-    assert owner.patience_s <= 30.0
-    due_s = owner.next_due_s(now_s)
-    assert due_s is not None
-    assert due_s >= now_s + 45.0, "they compute until then"
-
-
 def test_what_comes_before_its_step_is_opened_counts_for_nothing() -> None:
     owner = owner_of("a", "liar")
     for _ in range(2):
-        assert not owner.counts("liar", owner.step)
+        assert not owner.counts("liar", owner.step, 10)
         assert owner.handle(ContributionCame("liar", owner.step, 100), 0.1) == []
         assert not owner.open
         assert owner.needed == 100
         owner.handle(progress("a", 100, rate=0.0, step=owner.step), 1.0)
-        assert owner.counts("liar", owner.step)  # it was told, as everyone
+        assert owner.counts("liar", owner.step, 10)  # it was told, as everyone
         (committed,) = owner.handle(ContributionCame("a", owner.step, 100), 2.0)
         assert committed == CommitStep(owner.step - 1, {"a": 100})
 
@@ -383,124 +368,30 @@ def test_one_contribution_counts_each_time_that_a_step_is_opened() -> None:
         owner.handle(ContributionCame("liar", 0, 1), 0.1)
     assert owner.needed == 99
     assert owner.handle(ContributionCame("a", 0, 40), 1.0) == [CollectOn(0)]
-    assert not owner.counts("a", 0)
+    assert not owner.counts("a", 0, 10)
     owner.handle(progress("a", 59, rate=0.0), 2.0)
-    assert owner.counts("a", 0)
+    assert owner.counts("a", 0, 10)
     owner.handle(ContributionCame("a", 0, 59), 3.0)
     assert owner.handle(TimePassed(), 3.1) == [CommitStep(0, {"liar": 1, "a": 99})]
 
 
-def delayed_owner(*peers: str, target: int = 100) -> StepOwner:
-    owner = StepOwner(target, delayed=True)
-    for peer in peers:
-        owner.handle(PeerBecameReady(peer, 0), 0.0)
-    return owner
+def test_what_nobody_was_asked_for_makes_a_batch_hardly_larger() -> None:
+    owner = owner_of("a", "silent", "another")
+    assert owner.handle(progress("a", 100, rate=0.0), 1.0) == [OpenStep(0, {"a": 100, "another": 0, "silent": 0})]
+    assert not owner.counts("silent", 0, 20)
+    assert owner.counts("silent", 0, 10)
+    owner.handle(ContributionCame("silent", 0, 10), 1.1)
+    assert not owner.counts("another", 0, 10)
+    assert owner.handle(ContributionCame("another", 0, 10), 1.2) == []
+    assert owner.handle(ContributionCame("a", 0, 100), 1.3) == [CommitStep(0, {"silent": 10, "a": 100})]
 
 
-def opened_with_two(owner: StepOwner) -> OpenStep:
-    owner.handle(progress("a", 40), 1.0)
-    (opened,) = owner.handle(progress("b", 50, rate=30.0), 1.0)
-    assert isinstance(opened, OpenStep)
-    return opened
-
-
-def test_with_the_opening_of_a_delayed_step_each_is_told_its_part_of_the_next_batch() -> None:
-    opened = opened_with_two(delayed_owner("a", "b"))
-    assert 100 <= sum(opened.most_next.values()) <= 105
-    assert opened.most_next["b"] > opened.most_next["a"]
-
-
-def test_who_was_slow_once_is_tried_again_in_delayed_steps() -> None:
-    """Its part of the next batch is a micro-batch at least: else nobody would hear that it is as fast as the others."""
-    owner = delayed_owner("a", "b", "once slow")
-    for peer, samples, rate in (("once slow", 0, 10.0), ("a", 40, 2000.0), ("b", 60, 2000.0)):
-        found = owner.handle(progress(peer, samples, rate=rate), 1.0)
-    (opened,) = found
-    assert isinstance(opened, OpenStep)
-    assert opened.most_next["once slow"] == 10
-    assert sum(opened.most_next.values()) <= 110
-
-
-@pytest.mark.parametrize("rates", [(20.0, 0.0), (20.0, 0.0, 0.0, 0.0), (500.0, 20.0, 20.0, 20.0, 20.0)])
-def test_nobody_computes_the_next_batch_without_a_bound(rates: tuple[float, ...]) -> None:
-    """Not who has no rate yet, nor where most have begun no micro-batch by the time that all together need."""
-    peers = [f"v{at}" for at in range(len(rates))]
-    owner = delayed_owner(*peers)
-    for peer, rate in list(zip(peers, rates, strict=True))[1:]:
-        assert owner.handle(progress(peer, 0, rate=rate), 1.0) == []
-    (opened,) = owner.handle(progress(peers[0], 100, rate=rates[0]), 1.0)
-    assert isinstance(opened, OpenStep)
-    assert opened.most_next.keys() == set(peers)
-    assert 100 <= sum(opened.most_next.values()) <= 110
-
-
-def test_a_delayed_step_opens_at_the_commit_where_the_word_to_stop_would_come_too_late_behind_its_average() -> None:
-    def opens(averages_take_s: float, given_s: float, *joiners: str) -> bool:
-        owner = delayed_owner("a", "b")
-        opened = opened_with_two(owner)
-        for peer in joiners:
-            owner.handle(PeerBecameReady(peer, 1), 1.1)
-        owner.averages_take_s = averages_take_s
-        for peer in ("a", "b"):
-            owner.handle(ContributionCame(peer, 0, opened.stops[peer]), given_s)
-        assert owner.step == 1
-        return owner.open
-
-    # Opened at 1 s, a batch takes 2.5 s by their rates, and a step is opened a second ahead in any case.
-    assert not opens(0.0, 1.2)
-    assert opens(1.5, 1.2), "the average takes until then"
-    assert opens(0.0, 2.0), "so does what was given"
-    assert not opens(0.5, 1.2)
-    assert opens(2.5, 1.2, "c"), "who has just joined has said nothing yet"
-
-
-def test_a_delayed_step_opens_with_the_commit_of_the_one_before_where_its_batch_is_full_by_then() -> None:
-    owner = delayed_owner("a", "b")
-    opened = opened_with_two(owner)
-    for peer, samples in opened.most_next.items():
-        owner.handle(PeerBecameReady(peer, 1), 2.0)
-        owner.handle(progress(peer, samples, rate=30.0, step=1), 2.0)
-    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 30.0)
-    committed, again = owner.handle(ContributionCame("b", 0, opened.stops["b"]), 30.0)
-    assert isinstance(committed, CommitStep)
-    assert isinstance(again, OpenStep)
-    assert again.step == 1
-    assert again.stops == opened.most_next, "nobody is taken to have computed more than it was told"
-
-
-def test_a_delayed_step_opens_by_rates_where_reports_are_still_behind_contributions_on_a_slow_link() -> None:
-    owner = delayed_owner("a", "b")
-    opened = opened_with_two(owner)
-    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 100.0)
-    committed, again = owner.handle(ContributionCame("b", 0, opened.stops["b"]), 100.0)
-    assert isinstance(committed, CommitStep)
-    assert isinstance(again, OpenStep)
-    assert again.stops == opened.most_next
-
-
-def test_a_delayed_step_that_is_not_full_at_the_commit_goes_on_without_a_bound() -> None:
-    owner = delayed_owner("a", "b")
-    opened = opened_with_two(owner)
-    owner.handle(progress("a", 10, step=1), 2.0)
-    owner.handle(progress("b", 10, step=1), 2.0)
-    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 2.1)
-    found = owner.handle(ContributionCame("b", 0, opened.stops["b"]), 2.1)
-    assert found == [CommitStep(0, opened.stops), CollectOn(1)]
-    owner.handle(PeerLeft("a"), 2.2)
-    due_s = owner.next_due_s(2.2)
-    assert due_s is not None, "the one that is left fills the batch by itself"
-    (again,) = owner.handle(TimePassed(), due_s + 0.1)
-    assert isinstance(again, OpenStep)
-    assert again.stops == {"b": 100}
-
-
-def test_a_delayed_step_of_which_too_little_has_come_is_collected_further() -> None:
-    owner = delayed_owner("a", "b")
-    opened = opened_with_two(owner)
-    owner.handle(progress("a", 10, step=1), 2.0)
-    owner.handle(ContributionCame("a", 0, opened.stops["a"]), 2.1)
-    assert owner.handle(PeerLeft("b"), 2.2) == [CollectOn(0)]
-    (again,) = owner.handle(progress("a", 100 - opened.stops["a"], step=0), 3.0)
-    assert isinstance(again, OpenStep)
-    assert again.step == 0
-    assert owner.handle(ContributionCame("a", 0, 100 - opened.stops["a"]), 4.0)[0] == CommitStep(0, {"a": 100})
+def test_nothing_is_opened_ahead_while_first_micro_batches_would_come_on_top() -> None:
+    """Six equal peers: who is first to say how fast it is fills no batch for those that are as fast."""
+    owner = owner_of("a", "b", "c", "d", "e", "f", target=120)
+    for peer in "abcdef":
+        owner.handle(progress(peer, 0, rate=0.0), 0.0)
+    for peer in "abcde":
+        assert owner.handle(progress(peer, 10, rate=20.0), 0.5) == []
+    (opened,) = owner.handle(progress("f", 10, rate=20.0), 0.5)
+    assert opened == OpenStep(0, dict.fromkeys("abcdef", 20))

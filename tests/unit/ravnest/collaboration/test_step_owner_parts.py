@@ -2,6 +2,7 @@
 
 import pytest
 
+from ravnest.collaboration.promises import FIRST_PATIENCE_S
 from ravnest.collaboration.step_events import (
     BegunAgain,
     CollectOn,
@@ -15,7 +16,7 @@ from ravnest.collaboration.step_events import (
     ProgressCame,
     TimePassed,
 )
-from ravnest.collaboration.step_owner import FIRST_PATIENCE_S, StepOwner
+from ravnest.collaboration.step_owner import StepOwner
 
 
 def opened_with(*peers: str, delayed: bool = False) -> StepOwner:
@@ -34,7 +35,7 @@ def test_a_step_in_parts_is_committed_once_all_means_are_there(delayed: bool) ->
     owner = opened_with("a", "b", delayed=delayed)
     owner.handle(ContributionCame("a", 0, 50), 2.0)
     assert owner.handle(ContributionCame("b", 0, 50), 3.0) == [MakeMeans(0, {"a": 50, "b": 50})]
-    assert not owner.counts("a", 0)
+    assert not owner.counts("a", 0, 10)
     assert owner.handle(TimePassed(), 1e6) == []
     assert owner.next_due_s(1e6) is None
     assert owner.handle(MeansMade(), 4.0)[0] == CommitStep(0, {"a": 50, "b": 50})
@@ -66,9 +67,9 @@ def test_what_was_given_comes_again_once_and_counts_once() -> None:
     owner = opened_with("a", "b")
     owner.handle(ContributionCame("a", 0, 50), 2.0)
     owner.handle(BegunAgain(), 3.0)
-    assert owner.counts("a", 0)
+    assert owner.counts("a", 0, 10)
     owner.handle(ContributionCame("a", 0, 50), 4.0)
-    assert not owner.counts("a", 0)
+    assert not owner.counts("a", 0, 10)
     assert owner.needed == 50
 
 
