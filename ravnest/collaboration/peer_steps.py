@@ -9,7 +9,7 @@ it may be told at how many samples to stop before the average has come with whic
 is averaged. So batch k is computed by weights with k − 1 averages, one less than they have when its own is applied: a
 staleness of 1 (0 for the first batch, and for a batch in which a volunteer joins). An average that comes meanwhile is
 held until the batch under way is sent; then everyone applies it, and begins the next batch alike. Who is told to go on
-with a batch that it has sent already gives what it has of the next one to it.
+with a batch that it has sent already gives what it has of the next one to it, unless that is not needed after all.
 """
 
 from dataclasses import dataclass

@@ -14,17 +14,19 @@ A step is opened up to AHEAD_S before its batch is full, so that nobody computes
 Where whole steps are shorter than that, each is opened when the one before is committed, by the rates that are known
 then: everyone's part is known before its first sample, however old reports are beside a step.
 
-Nor can it do so again and again. Who was counted on and has not sent in time what was asked of it has broken its word,
-and is doubted until it has kept its word 2, 4, 8, … times. What a doubted peer reports opens no step for others, and
-nobody waits for it: it is asked by itself for what it has, while the others compute on, and counts once that has come.
+Nor can it do so again and again. Who was counted on and has not sent in time what was asked of it is doubted for some
+time (promises.py). What a doubted peer reports opens no step for others, and nobody waits for it: it is asked by itself
+for what it has, while the others compute on, and counts once that has come. What comes unasked or too late counts where
+it makes the batch hardly larger.
 
 With `in_parts` other machines add up parts of the gradient. All make their means before the step is committed; if one
 of them is lost before that, all that was given to the step comes again.
 
 With `delayed` peers compute the next step's batch while a step is open (peer_steps.py). Each is told with the opening
-how much of it it may compute, so that the batch is met where averaging takes longer than computing. When a step is
-committed the next one opens at once, if its batch is full by then, or before a word that follows the average would
-come; else all are told to go on, without a bound.
+how much of it it may compute, so that the batch is met where averaging takes longer than computing. If too little
+comes of a step, as many as are needed give what they have of the next batch. When a step is committed the next one
+opens at once, if its batch is full by then, or before a word that follows the average would come; else all are told to
+go on, without a bound.
 """
 
 import math
@@ -124,8 +126,9 @@ class StepOwner:
     @property
     def patience_s(self) -> float:
         """How long a contribution may take from the opening on, or, if that was early, from AHEAD_S before the batch is
-        to be made."""
-        return self._promises.patience_s
+        to be made. Where an average travels beside it, words for it are behind that."""
+        patience_s = self._promises.patience_s
+        return patience_s + min(self.averages_take_s, patience_s) if self._delayed else patience_s
 
     @property
     def needed(self) -> int:

@@ -43,6 +43,7 @@ def test_who_is_silent_is_waited_for_no_longer_where_a_step_was_opened_long_befo
         given = [ContributionCame(peer, step, opened.stops[peer]) for peer in ("a", "b")]
         committed, opened = [owner.handle(one, now_s) for one in given][-1]
         assert isinstance(committed, CommitStep)
+    owner.averages_take_s = 0.1
     assert owner.patience_s <= 30.0
     due_s = owner.next_due_s(now_s)
     assert due_s is not None
@@ -211,6 +212,14 @@ def test_what_comes_too_late_counts_where_others_do_not_make_up_for_it_already()
     assert owner.counts("a", 0, 40)
     owner.handle(PeerLeft("a"), 20.0)
     assert owner.counts("late", 0, 40), "it is needed now"
+
+
+def test_while_an_average_travels_contributions_may_take_longer_and_at_most_twice_as_long() -> None:
+    owner = delayed_owner("a", "b")
+    usual_s = owner.patience_s
+    for averages_take_s in (3.0, usual_s, 1e6):
+        owner.averages_take_s = averages_take_s
+        assert owner.patience_s == usual_s + min(averages_take_s, usual_s)
 
 
 def test_a_part_of_the_next_batch_that_somebody_lost_is_made_by_others_before_the_average_comes() -> None:
