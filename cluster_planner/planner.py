@@ -69,12 +69,14 @@ def make_plan(
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
     progress: Callable[[Step], None] | None = None,
+    interrupted: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Return the best plan found. The same input gives the same plan, whatever the hash seed.
 
     `min_stages`: stages a cluster has at the least; with 1, a node that holds the whole model may be a cluster by
     itself. A fleet of one node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the
     whole fleet, or seconds, training ends; the advice goes by them. `progress` is told of each step of the search.
+    `interrupted` is given the best plan so far, if any, where a KeyboardInterrupt ends the search; it goes on then.
 
     Raises `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
@@ -90,29 +92,38 @@ def make_plan(
 
     tell = progress if progress is not None else unheard
     problem = SearchProblem(fleet, costs, workload, able, least, seed)
-    best = Search(problem, spans, memory_fit, tell).best()
-    if best is None and fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
+    search = Search(problem, spans, memory_fit, tell)
+
+    def made_of(best: Candidate, useless: Collection[str] = ()) -> Plan:
+        best = _in_fine_segments(best, fleet, spans)
+        plan = Plan(
+            clusters=best.clusters,
+            rings=best.rings,
+            spares=(),
+            predicted=best.forecast.prediction,
+            fleet=fleet,
+            costs=costs,
+            workload=workload,
+            job=job,
+            job_file=job_file,
+            seed=seed,
+            min_stages=min_stages,
+        )
+        return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
+
+    try:
+        best = search.best()
+        if best is not None:
+            return made_of(*_with_spares(best, problem, spans, tell))
+    except KeyboardInterrupt:
+        if interrupted is not None and search.found is not None:
+            interrupted(made_of(search.found))
+        raise
+    if fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
         raise NoFeasiblePlan(no_common_hours(), key="nodes")
-    if best is None and (fleet.rules.are_any or fleet.rules.min_clusters > 1):
+    if fleet.rules.are_any or fleet.rules.min_clusters > 1:
         raise NoFeasiblePlan(no_fit_for_constraints(fleet), key="constraints")
-    if best is None:
-        raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, names, least))
-    best, useless = _with_spares(best, problem, spans, tell)
-    best = _in_fine_segments(best, fleet, spans)
-    plan = Plan(
-        clusters=best.clusters,
-        rings=best.rings,
-        spares=(),
-        predicted=best.forecast.prediction,
-        fleet=fleet,
-        costs=costs,
-        workload=workload,
-        job=job,
-        job_file=job_file,
-        seed=seed,
-        min_stages=min_stages,
-    )
-    return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
+    raise NoFeasiblePlan(no_fit(fleet, costs, memory_fit, names, least))
 
 
 def _with_spares(

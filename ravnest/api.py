@@ -91,11 +91,13 @@ def explain_plan(
     progress: Tell | None = None,
     part: Callable[[float], None] | None = None,
     warn: Tell | None = None,
+    so_far: Callable[[Plan, str], None] | None = None,
 ) -> ExplainedPlan:
     """Plans as `plan` does, and adds the steps of the search and the job changes and constraints that limit the plan.
 
     `constraints`: whether to plan anew without single constraints, to find what each costs. `budget`: for how long to
-    search on after the first plan. `part` is told how far the present step is, from 0 to 1, where that is known.
+    search on after the first plan. `part` is told how far the present step is (0 to 1), where that is known, and
+    `so_far` of each plan that is found and what it lacks, also of the best where KeyboardInterrupt ends the search.
     """
     machines, path = fleet_of(fleet, warn)
     if check == "sampled":
@@ -116,6 +118,7 @@ def explain_plan(
         step=progress or ignore,
         part=part or ignore,
         warn=told_to(warn),
+        so_far=so_far or (lambda plan, lacks: None),
     )
 
 
@@ -201,8 +204,7 @@ def rehearse(
     Arguments:
         plan: a plan, or the plan.yaml that describes it.
         speed: how many times as fast the imitated machines and links are; figures are scaled back.
-        samples: end after so many samples of the fleet.
-        minutes: end after so many minutes of this machine's time.
+        samples, minutes: end after so many samples of the fleet, or minutes of this machine's time.
         whole: go on until the job's own end.
         scenario: machines that come and go meanwhile, or the scenario.yaml that describes them.
         out, timeline, observer, warn: see `run`.
@@ -258,8 +260,7 @@ def simulate(
         stop: is asked after each 65,536 events whether to end there; the result is then of what was simulated.
         warn: see `run`.
 
-    Raises InvalidInput for impossible arguments, a scenario that names unknown nodes, and a plan that was edited so
-    that it disagrees with its job.
+    Raises InvalidInput for impossible arguments, a scenario with unknown nodes, and a plan that disagrees with its job.
 
     >>> simulated = ravnest.simulate(FOLDER / "plan.yaml", samples=960)
     >>> simulated.samples >= 960, simulated.rounds > 0
@@ -304,8 +305,7 @@ def evaluate(
 
     Arguments:
         run: a run's result, or its folder.
-        weights: other weights of the same model: a .safetensors file, a checkpoint, or a Hugging Face folder; without
-            it, the run's last.
+        weights: those in a .safetensors file, a checkpoint or a Hugging Face folder; without it, the run's last.
         data: which part of the job's data.
         samples: how many samples of it, as whole batches from all over it; without it, all.
         device: where to compute, by torch's name: cpu, cuda, cuda:1 and so on.

@@ -101,8 +101,8 @@ Starts: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
 
 
 class Search:
-    """One search for clusters, which `best` runs. `is_part`: it is one of a part of the fleet, which looks at no parts
-    of its own, and climbs less.
+    """One search for clusters, which `best` runs. `found`: the best plan so far. `is_part`: it is one of a part of the
+    fleet, which looks at no parts of its own, and climbs less.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Search:
         self._worths = PlanWorths(problem.fleet, spans)
         self._spans, self._memory_fit = spans, memory_fit
         self._climbers: dict[Group, WholePlans] = {}
-        self._best: Candidate | None = None
+        self.found: Candidate | None = None
         self._pool: dict[float, tuple[Clusters, Group]] = {}
         self._searched: set[Group] = set()
 
@@ -129,13 +129,13 @@ class Search:
                 self._across()
             self._alone()
             self._climb()
-            return self._best
+            return self.found
         starts = self._grouped(able, counts_to_try(len(able), self._problem.least), RESTARTS, "k-means")
         if len(able) <= EXHAUSTIVE_NODES:
             self._locally(starts)
-            if self._best is not None or self._rules.are_any:
+            if self.found is not None or self._rules.are_any:
                 self._all_partitions()
-            return self._best
+            return self.found
         few = min(FEW_CLUSTERS, FEW_TIMES_NODES // len(able))
         alike = len(able) > FEW_NODES and self._problem.is_alike(ALIKE)
         near = self._keep("k-means", self._likely(starts, few) if alike else self._promising(starts, few))
@@ -148,13 +148,13 @@ class Search:
         if not self._is_part:
             self._parts()
         self._climb()
-        return self._best
+        return self.found
 
     def _locally(self, starts: Starts) -> None:
         """Work out the grouping that is estimated to be best, and search locally from the best few."""
         if starts:
             self._work_out("k-means", starts[0][1], "")
-        conditions = AveragingLimits() if self._best is None else averaging_limits_of(self._best)
+        conditions = AveragingLimits() if self.found is None else averaging_limits_of(self.found)
         for _, groups in starts[: STARTS if len(self._problem.able) <= FEW_NODES else 1]:
             self._improve(groups, conditions)
 
@@ -199,7 +199,7 @@ class Search:
         if worth > self._best_objective * (1 + 1e-9) and (
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
         ):
-            before, self._best = self._best, found
+            before, self.found = self.found, found
             self._report(phase, words, before, found)
         return worth
 
@@ -312,8 +312,8 @@ class Search:
         problem, count = self._problem, len(self._problem.able)
         large = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
         tries = (TRIES if count <= MOST_IN_PARTS else large) // (4 if self._is_part else 1)
-        if self._best is not None:
-            self._remember(self._best_objective, self._best.clusters, problem.able)
+        if self.found is not None:
+            self._remember(self._best_objective, self.found.clusters, problem.able)
         plans = [(self._plans_of(nodes), clusters) for clusters, nodes in self._pool.values()]
         if better := best_by_halves(plans, tries, problem.seed):
             climber = self._plans_of(problem.able)
@@ -361,7 +361,7 @@ class Search:
             conditions = averaging_limits_of(found)
 
     def _all_partitions(self) -> None:
-        rate = 0.0 if self._best is None else self._best.forecast.prediction.samples_per_s
+        rate = 0.0 if self.found is None else self.found.forecast.prediction.samples_per_s
         for groups in divisions(self._problem, self._assembler, rate):
             self._work_out("all partitions", groups, format_count(len(groups), "cluster"))
         climber = self._plans_of(self._problem.able)
@@ -372,11 +372,11 @@ class Search:
         """`expected`: samples/s of the fleet, as far as no plan has told them yet."""
         names = self._problem.fleet.names
         named = [tuple(names[i] for i in group) for group in groups]
-        rate = expected if self._best is None else self._best.forecast.prediction.samples_per_s
+        rate = expected if self.found is None else self.found.forecast.prediction.samples_per_s
         found = self._assembler.candidate(named, rate) if named and self._is_allowed(groups) else None
-        before = self._best
+        before = self.found
         if found is not None and found.objective > self._best_objective * (1 + 1e-9):
-            self._best = found
+            self.found = found
         self._report(phase, words, before, found)
         return found
 
@@ -391,7 +391,7 @@ class Search:
 
     @property
     def _best_objective(self) -> float:
-        return 0.0 if self._best is None else self._best.objective
+        return 0.0 if self.found is None else self.found.objective
 
 
 def _about(worth: float) -> float:

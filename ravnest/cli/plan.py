@@ -82,20 +82,26 @@ def plan(
             _write(made, output)
             interrupt.gracefully = True  # from now on there is a plan to end with
 
+        so_far: list[tuple[Plan, str]] = []
         wanted = None if budget is None else Budget(budget, first, lambda: interrupt.wanted)
-        explained = ravnest.explain_plan(
-            nodes,
-            job,
-            seed=seed,
-            min_stages=min_stages,
-            check=check,
-            cache=cache,
-            constraints=explain,
-            budget=wanted,
-            progress=steps.begin,
-            part=steps.done,
-            warn=warning,
-        )
+        try:
+            explained = ravnest.explain_plan(
+                nodes,
+                job,
+                seed=seed,
+                min_stages=min_stages,
+                check=check,
+                cache=cache,
+                constraints=explain,
+                budget=wanted,
+                progress=steps.begin,
+                part=steps.done,
+                warn=warning,
+                so_far=lambda made, lacks: so_far.append((made, lacks)),
+            )
+        except KeyboardInterrupt:
+            note(_kept_of(so_far, output))
+            raise
         made = explained.plan
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
@@ -159,6 +165,22 @@ def _refuse_output(output: Path, inputs: Sequence[Path]) -> None:
         if output.resolve() == path.resolve():
             raise InvalidInput("would overwrite what is planned; give another path", path=str(output), key="output")
     require_writable(output, "output")
+
+
+def _kept_of(so_far: Sequence[tuple[Plan, str]], output: Path) -> str:
+    """Writes the best plan that planning had come to when it was interrupted, and says so, and what it lacks.
+
+    One that was tried is better than one that was not, whatever they are worth.
+    """
+    if not so_far:
+        return f"there was no plan yet, so that {output} was not written"
+    from cluster_planner import format_rate
+    from ravnest.planning.prepare_plan import UNADVISED
+
+    best, lacks = max(so_far, key=lambda each: (each[1] == UNADVISED, each[0].predicted.objective))
+    _write(best, output)
+    worth, rate = format_rate(best.predicted.objective), format_rate(best.predicted.samples_per_s)
+    return f"{output} has the best plan so far: {rate} samples/s, worth {worth}; {lacks}"
 
 
 def _write(made: Plan, plan_path: Path) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cluster_planner import Fleet
 from ravnest.errors import InvalidInput, naming
 from ravnest.factories import resolve, user_code
 from ravnest.job.config import Job
@@ -97,3 +98,13 @@ def of_loaded_weights(job: Job, sources: Sequence[str]) -> str:
         " with the whole model in memory. Named in initial_weights instead, they are checked by name, and each stage is"
         " sent its own"
     )
+
+
+def check_devices(fleet: Fleet, fleet_path: str | None) -> None:
+    """Raises InvalidInput for a device of a node that torch does not know by name."""
+    for i, node in enumerate(fleet.nodes):
+        try:
+            torch.device(node.device)
+        except RuntimeError:
+            message = f"torch knows no device {node.device!r}; expected one such as cpu, cuda or cuda:1"
+            raise InvalidInput(message, path=fleet_path, key=f"nodes[{i}].device") from None

@@ -7,12 +7,12 @@ file, the key `loss` or `metrics`, and the line in the user's code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ravnest.errors import InvalidInput, naming
@@ -195,3 +195,11 @@ def _kinds(target: Target) -> str:
         f"{'' if path == 'output' else f'{path} '}{tuple(tensor.shape)} {tensor.dtype}"
         for path, tensor in tensors_by_path(target).items()
     )
+
+
+def warn_of_idle(job_file: str | Path, model: nn.Module, idle: Sequence[str], warn: Callable[[str], None]) -> None:
+    """Names the parameters that the user would train and that nothing reads of what the loss takes."""
+    meant = dict(model.named_parameters())
+    names = [name for name in idle if name in meant and meant[name].requires_grad]
+    if names:
+        warn(f"{job_file}: nothing that the loss takes depends on {some(names)}: they stay as they are")

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import torch
-from torch import nn
 
 from cluster_planner import (
     ConstraintCosts,
@@ -52,7 +48,14 @@ from ravnest.job.materials import (
 )
 from ravnest.job.pretrained import pretrained_weights
 from ravnest.planning.bottleneck_advice import with_bottlenecks_advised
-from ravnest.planning.job_checks import check_buffers, check_optimizer, check_sample, of_loaded_weights, run_once
+from ravnest.planning.job_checks import (
+    check_buffers,
+    check_devices,
+    check_optimizer,
+    check_sample,
+    of_loaded_weights,
+    run_once,
+)
 from ravnest.planning.kept_checks import (
     CheckedModel,
     KeptChecks,
@@ -61,7 +64,7 @@ from ravnest.planning.kept_checks import (
     pipelines_of,
     units_of,
 )
-from ravnest.planning.loss_trial import check_gradients, check_measures, check_target, some
+from ravnest.planning.loss_trial import check_gradients, check_measures, check_target, warn_of_idle
 from ravnest.planning.model_checks import check_forwards, check_numbers, check_trains, of_taken_buffers
 from ravnest.planning.reading import check_forms, check_reading, starved_words
 from ravnest.planning.searching_on import Budget, searched_on
@@ -81,6 +84,9 @@ MOST_SEED = 2**32 - 1
 """The largest seed that k-means takes."""
 
 NOTHING_RELAXED = ConstraintCosts()
+
+UNTRIED, UNADVISED = "its stages were not tried", "what is advised was not planned"
+"""What a plan lacks with which planning was interrupted."""
 
 MOST_NODES_ADVISED = 200
 """In larger fleets the change that is advised is planned anew only where explanations are asked for."""
@@ -113,6 +119,7 @@ def prepare_plan(
     step: Callable[[str], None],
     part: Callable[[float], None] = lambda done: None,
     warn: Callable[[str], None] = lambda words: None,
+    so_far: Callable[[Plan, str], None] = lambda plan, lacks: None,
 ) -> ExplainedPlan:
     """The plan for a fleet and a job.
 
@@ -126,8 +133,10 @@ def prepare_plan(
         cache: whether a check of the same job that was made before counts, and this one is kept.
         budget: for how long to search on after the first plan; None: not at all.
         step: is told of each slow step as it begins.
-        part: is told how far that step is, from 0 to 1, where it is known.
+        part: is told how far that step is, from 0 to 1, where it is found.
         warn: is told what is possible and hardly meant.
+        so_far: is given each plan as it is found, also the best so far where the search is interrupted, and what it
+            lacks: UNTRIED or UNADVISED.
 
     Raises:
         InvalidInput: at a key of the job or the fleet. NoFeasiblePlan where the two do not fit each other.
@@ -142,7 +151,7 @@ def prepare_plan(
         hint = "ravnest collaborate start"
         raise InvalidInput("volunteers need no plan: expected planned", path=str(job_path), key="mode", hint=hint)
     searched: list[Step] = []
-    _check_devices(fleet, fleet_path)
+    check_devices(fleet, fleet_path)
     step("loading the data")
     check_sample(job, job_path)
     memory = KeptChecks.of_user() if cache else None
@@ -178,8 +187,11 @@ def prepare_plan(
     costs, work = found.costs.with_traffic(fleet.flops_per_byte), workload(job, found.reading_s, data.workers)
     check_warmup(job, job_path, most_samples(job, fleet, costs, work), at_least)
 
+    def untried(plan: Plan) -> None:
+        so_far(replace(plan, data=of_data), UNTRIED)
+
     def planned(work: Workload) -> Plan:
-        return make_plan(
+        made = make_plan(
             fleet,
             costs,
             work,
@@ -190,7 +202,10 @@ def prepare_plan(
             trained_samples=trained_samples,
             trained_s=trained_s,
             progress=searched.append,
+            interrupted=untried,
         )
+        untried(made)
+        return made
 
     with (
         _told_what_forbids_cuts(found.whole_because),
@@ -207,6 +222,7 @@ def prepare_plan(
             memory.add_tried(mark, tried)
         elif live.may_be_kept:
             memory.keep(mark, found, opened)
+    so_far(plan, UNADVISED)
     if budget is not None:
         budget.first(plan)
         step("searching on")
@@ -217,6 +233,7 @@ def prepare_plan(
             tried = _tried(plan, job, data, extent, found, live, step)
             if memory is not None:
                 memory.add_tried(mark, tried)
+            so_far(plan, UNADVISED)
     for sentence in (starved_words(plan), unreached_warmup(job, plan, total)):
         if sentence is not None:
             warn(sentence)
@@ -305,7 +322,7 @@ def _checked(
         compared = tried.capture(job, job_path, data, captured)
         with tried.told(), tried.sparing():
             idle = check_gradients(job, job_path, compared, values_of(tried.model), inputs, target)
-            _warn_of_idle(job_path, shape, idle, warn)
+            warn_of_idle(job_path, shape, idle, warn)
             of = "" if tried.blocks is None else f", with {KEPT} of its {tried.blocks.count} equal blocks"
             step(f"checking {format_count(len(compared.units), 'unit')} against the model{of}")
             began_s = time.monotonic()
@@ -380,20 +397,3 @@ def _told_what_forbids_cuts(whole_because: str) -> Iterator[None]:
             key=error.key,
             hint="change the model there, or let each node hold all of it, as a cluster of its own",
         ) from error
-
-
-def _check_devices(fleet: Fleet, fleet_path: str | None) -> None:
-    for i, node in enumerate(fleet.nodes):
-        try:
-            torch.device(node.device)
-        except RuntimeError:
-            message = f"torch knows no device {node.device!r}; expected one such as cpu, cuda or cuda:1"
-            raise InvalidInput(message, path=fleet_path, key=f"nodes[{i}].device") from None
-
-
-def _warn_of_idle(job_file: str | Path, model: nn.Module, idle: Sequence[str], warn: Callable[[str], None]) -> None:
-    """Names the parameters that the user would train and that nothing reads of what the loss takes."""
-    meant = dict(model.named_parameters())
-    names = [name for name in idle if name in meant and meant[name].requires_grad]
-    if names:
-        warn(f"{job_file}: nothing that the loss takes depends on {some(names)}: they stay as they are")

@@ -351,3 +351,26 @@ def test_where_nodes_are_known_to_go_clusters_can_be_cut_at_more_places(
     }
     assert {edge for ring in plan.rings for edge in ring.units} > cuts
     assert plan.predicted.samples_per_s > 0.95 * usual.predicted.samples_per_s
+
+
+@pytest.mark.parametrize("improvements", [0, 1, 2])
+def test_a_search_that_is_interrupted_hands_over_the_best_plan_so_far(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload], improvements: int
+) -> None:
+    steps: list[Step] = []
+    handed: list[Plan] = []
+
+    def progress(step: Step) -> None:
+        steps.append(step)
+        if sum(one.gained > 0 for one in steps) >= improvements:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        planned(home, gpt, home_work(make_workload), progress=progress, interrupted=handed.append)
+    if improvements == 0:
+        assert handed == []
+        return
+    (plan,) = handed
+    validate(plan)
+    assert plan.predicted.objective == pytest.approx(sum(step.gained for step in steps))
+    assert plan.predicted.advice

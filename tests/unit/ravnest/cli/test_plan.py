@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cluster_planner import Plan, load_plan
 from ravnest.cli import main as cli
-from ravnest.planning.prepare_plan import ExplainedPlan
+from ravnest.planning.prepare_plan import UNADVISED, UNTRIED, ExplainedPlan
 
 JOB = str(Path(__file__).parents[3] / "support" / "jobs" / "job.yaml")
 NODE = {"gflops": 0.02, "memory_gb": 4, "up_mbps": 400, "down_mbps": 400}
@@ -223,3 +223,28 @@ def test_ctrl_c_before_there_is_a_plan_is_an_interruption(tmp_path: Path, monkey
     result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--budget", "60"])
     assert result.exit_code == 130
     assert not out.exists()
+    assert f"there was no plan yet, so that {out} was not written" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_ctrl_c_writes_the_best_plan_so_far_and_says_what_it_lacks(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, tried: bool
+) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+    worse = replace(plan, seed=7, predicted=replace(plan.predicted, objective=plan.predicted.objective / 2))
+
+    def planning(*_: object, so_far: Any, **__: object) -> ExplainedPlan:
+        so_far(plan, UNTRIED)
+        so_far(worse, UNADVISED if tried else UNTRIED)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError
+
+    monkeypatch.setattr("ravnest.explain_plan", planning)
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out)])
+    assert result.exit_code == 130
+    assert load_plan(out).seed == (7 if tried else plan.seed)
+    assert out.with_suffix(".png").exists()
+    said = " ".join(result.output.split())
+    assert f"{out} has the best plan so far: " in said
+    assert (UNADVISED if tried else UNTRIED) in said

@@ -2,11 +2,12 @@
 
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan
+from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan, Plan, validate
 from ravnest.cli.views.plan_explained import of_staleness
 from ravnest.job.config import StopConfig, load_job
 from ravnest.planning import prepare_plan as planning
@@ -82,7 +83,12 @@ def flat():
 
 
 def planned(
-    folder: Path, factory: str, memory_bytes: int, warn: list[str], **changes: object
+    folder: Path,
+    factory: str,
+    memory_bytes: int,
+    warn: list[str],
+    so_far: Callable[[Plan, str], None] = lambda plan, lacks: None,
+    **changes: object,
 ) -> planning.ExplainedPlan:
     (folder / "code_that_is_whole.py").write_text(CODE)
     job = job_in(
@@ -95,7 +101,7 @@ def planned(
         **changes,
     )
     node = Node(name="a", flops_per_s=1e9, memory_bytes=memory_bytes, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
-    return planning.prepare_plan(Fleet((node,)), job, step=lambda words: None, warn=warn.append)
+    return planning.prepare_plan(Fleet((node,)), job, step=lambda words: None, warn=warn.append, so_far=so_far)
 
 
 @pytest.fixture
@@ -148,3 +154,13 @@ def test_a_staleness_that_is_left_to_the_planner_is_a_number_in_the_plan(tmp_pat
     check_job_of_plan(plan, "plan.yaml")
     assert of_staleness(explained.search) == f"\nmax_staleness: {explained.search[-1].words}."
     assert explained.search[-1].words.startswith("1 is chosen")
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_each_plan_is_told_with_what_it_lacks_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    told: list[tuple[Plan, str]] = []
+    final = planned(tmp_path, "Whole", 1 << 30, [], lambda plan, lacks: told.append((plan, lacks))).plan
+    assert [lacks for _, lacks in told] == [planning.UNTRIED, planning.UNADVISED]
+    for plan, _ in told:
+        validate(plan)
+        assert (plan.clusters, plan.data) == (final.clusters, final.data)

@@ -58,7 +58,8 @@ def test_a_long_step_says_how_far_it_is_and_what_is_left() -> None:
             assert str(steps.__rich__()) == "evaluating … 62%, 30.0 s left"
             clock.now_s = 80.0
     assert "evaluating … 62%, 30.0 s left" in terminal.getvalue()
-    assert file.getvalue().splitlines() == ["evaluating: 50%, 40.0 s left", "evaluating: 80.0 s"]
+    lines = ["25%, 1 min 00 s left", "50%, 40.0 s left", "62%, 30.0 s left", "80.0 s"]
+    assert file.getvalue().splitlines() == [f"evaluating: {line}" for line in lines]
 
 
 def test_a_step_of_which_nobody_knows_what_is_left_says_how_long_it_has_been_going_on() -> None:
@@ -72,3 +73,24 @@ def test_a_step_of_which_nobody_knows_what_is_left_says_how_long_it_has_been_goi
         assert str(steps.__rich__()) == "capturing … block 3, 12.0 s"
         steps.begin("planning")
         assert str(steps.__rich__()) == "planning … "
+
+
+def test_elsewhere_than_on_a_terminal_a_long_step_speaks_now_and_then_although_nobody_knows_how_far_it_is() -> None:
+    out, clock = StringIO(), Clock()
+    with Steps(Console(file=out), clock) as steps:
+        steps.begin("planning for 64 nodes")
+        for now_s in (5.0, 12.0, 15.0, 23.0, 200.0, 212.0, 230.0):
+            clock.now_s = now_s
+            steps.speak()
+    lines = ["12.0 s", "23.0 s", "3 min 20 s", "3 min 50 s", "230.0 s"]
+    assert out.getvalue().splitlines() == [f"planning for 64 nodes: {line}" for line in lines]
+
+
+def test_a_quiet_console_hears_nothing() -> None:
+    out, clock = StringIO(), Clock()
+    with Steps(Console(file=out, quiet=True), clock) as steps:
+        steps.begin("planning")
+        clock.now_s = 60.0
+        steps.speak()
+        steps.done(0.5)
+    assert out.getvalue() == ""
