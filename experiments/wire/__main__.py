@@ -7,6 +7,7 @@ from functools import partial
 from experiments.harness.command import parser_for, run_parts
 from experiments.harness.report import Part
 from experiments.wire import (
+    advised,
     averaging,
     bottlenecks,
     cuts,
@@ -25,6 +26,7 @@ INTRO = (
 PARTS: Mapping[str, Callable[..., Part]] = {
     "cuts": cuts.run,
     "bottlenecks": bottlenecks.run,
+    "advised": advised.run,
     "slow_links": slow_links.run,
     "averaging": averaging.run,
     "entropy": entropy.run,

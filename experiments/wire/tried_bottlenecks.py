@@ -66,10 +66,7 @@ def run(*, quick: bool) -> Part:
         task, updates, seeds = Characters(ROOT / "README.md", BLOCKS, FEATURES, CONTEXT, 4), 2, seeds[:1]
 
     def train(_: str, task: Task, way: str, seed: int) -> float:
-        model = model_of(task.model(seed), WAYS[way], seed)
-        narrow = [f"{block}.{CHILD}.down" for block in CUTS[name][0]] if WAYS[way].narrows else []
-        cuts = cut([model.get_submodule(one) for one in narrow], as_form(WAYS[way].wire))
-        return trained(task, model, cuts, seed, updates)
+        return loss_of(task, WAYS[way], seed, updates)
 
     return part_of(
         "tried_bottlenecks",
@@ -85,6 +82,14 @@ def run(*, quick: bool) -> Part:
         ],
         ratios={name: way.ratio for name, way in WAYS.items()},
     )
+
+
+def loss_of(task: Task, way: Narrow, seed: int, updates: int) -> float:
+    """The held-out loss of the GPT on characters after so many updates in one way."""
+    model = model_of(task.model(seed), way, seed)
+    narrow = [f"{block}.{CHILD}.down" for block in CUTS["characters"][0]] if way.narrows else []
+    cuts = cut([model.get_submodule(one) for one in narrow], as_form(way.wire))
+    return trained(task, model, cuts, seed, updates)
 
 
 def model_of(plain: nn.Module, way: Narrow, seed: int) -> nn.Module:

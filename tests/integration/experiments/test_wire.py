@@ -25,6 +25,7 @@ def test_all_parts_run_and_judge_every_form(tmp_path: Path, monkeypatch: pytest.
     assert judged == {
         "cuts": {"bfloat16", "int8", "int4"},
         "bottlenecks": {*NARROWINGS} - {"float32"},
+        "advised": {"int4"},
         "averaging": {"bfloat16", "int8", "int4", "sparse"},
         "entropy": {"saves", "pays"},
         "tried_cuts": {name for name in PAIRS if name != "float32" and "rank" not in name},
