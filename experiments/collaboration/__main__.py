@@ -11,6 +11,7 @@ from pathlib import Path
 from experiments.collaboration import (
     beside_hivemind,
     comes_and_goes,
+    drawn_worlds,
     faults,
     fixed,
     helpers,
@@ -38,6 +39,7 @@ PARTS: Mapping[str, Callable[..., Part]] = {
     "comes_and_goes": comes_and_goes.measure,
     "wires": wires.measure,
     "short_steps": short_steps.measure,
+    "drawn_worlds": drawn_worlds.measure,
     "joins": joins.measure,
     "helpers": helpers.measure,
     "faults": faults.measure,

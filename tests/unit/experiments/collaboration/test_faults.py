@@ -19,10 +19,11 @@ from experiments.collaboration.virtual_network import Machine, VirtualNetwork
     ],
 )
 def test_a_fault_of_one_volunteer_is_nobody_elses(kind: str, moment: str, delayed: bool) -> None:
-    wrong, longest_s, came = faults.injected(kind, moment, 0, delayed)
-    assert wrong == ""
-    assert came
-    assert longest_s < 60.0
+    found = faults.injected(kind, moment, 0, delayed)
+    assert found.wrong == ""
+    assert found.met
+    assert found.longest_s < 60.0
+    assert 1.0 <= found.largest <= 1.1
 
 
 def test_a_collaboration_whose_machines_all_die_is_found_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +34,6 @@ def test_a_collaboration_whose_machines_all_die_is_found_wrong(monkeypatch: pyte
             net.kill(machine)
 
     monkeypatch.setattr(faults, "KINDS", {"all killed": faults.Fault(kill_all, comes_back=True)})
-    wrong, _, came = faults.injected("all killed", "sending", 0)
-    assert came
-    assert wrong
+    found = faults.injected("all killed", "sending", 0)
+    assert found.met
+    assert found.wrong
