@@ -249,14 +249,13 @@ class StepOwner:
             peer: replace(one, samples=one.whole(now_s), at_s=now_s, most=math.inf) for peer, one in known.items()
         }
         sooner_s = max(self.averages_take_s, now_s - self._full_s) if self.averages_take_s else LOOK_AHEAD_S
-        opened = list[Instruction]()
         for reports in (known, lifted):  # who has failed may have had a part that others have to make, too
             self._reports = {peer: replace(one, every_s=math.inf) for peer, one in reports.items()}
             opened = self._open(now_s, sooner_s=sooner_s)
             if self.open:
                 return opened
         self._reports = lifted
-        return [CollectOn(self.step), *opened]
+        return [CollectOn(self.step)]
 
     def _take_from_next(self, now_s: float) -> list[Instruction]:
         """Ask as many as are needed for what they have of the next batch, which makes up for what is missing. The
@@ -308,7 +307,8 @@ class StepOwner:
         full_s = full_at_s(counted_on, self.needed, now_s, ahead_s + sooner_s)
         if full_s is None:
             until_s = now_s + self.patience_s
-            full = not at_commit and full_at_s(self._reports, self.needed, now_s, 0.0) is not None
+            commits = at_commit or sooner_s > 0
+            full = not commits and full_at_s(self._reports, self.needed, now_s, 0.0) is not None
             return self._ask_doubted(now_s, until_s) if full else []
         stops = quotas(counted_on, self.needed, full_s)
         self._wait_for(stops, now_s, full_s)

@@ -182,7 +182,7 @@ def test_a_delayed_step_of_which_nobody_has_more_is_collected_further() -> None:
     assert owner.handle(ContributionCame("a", 0, 100 - opened.stops["a"]), 4.0)[0] == CommitStep(0, {"a": 100})
 
 
-def test_who_is_doubted_computes_a_micro_batch_of_the_next_batch_and_no_more() -> None:
+def test_who_is_doubted_computes_a_micro_batch_of_the_next_batch_and_is_not_asked_where_others_make_it() -> None:
     owner = delayed_owner("a", "b", "slow", target=120)
     for peer in ("a", "b", "slow"):
         owner.handle(progress(peer, 40, rate=10.0), 1.0)
@@ -192,10 +192,11 @@ def test_who_is_doubted_computes_a_micro_batch_of_the_next_batch_and_no_more() -
     now_s = 1.0 + owner.patience_s
     found = owner.handle(TimePassed(), now_s)
     assert found == [CollectOn(0, "a"), OpenStep(0, {"a": 40})]
+    owner.handle(progress("slow", 40, rate=10.0, step=1), now_s)
     committed, opened = owner.handle(ContributionCame("a", 0, 40), now_s)
     assert isinstance(committed, CommitStep)
     assert isinstance(opened, OpenStep)
-    assert opened.stops["slow"] == 0
+    assert opened.stops == {"a": 40, "b": 80, "slow": 0}, "it is not asked by itself where others make the batch"
     assert opened.most_next["slow"] == 10
 
 
