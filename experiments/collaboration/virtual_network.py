@@ -285,10 +285,16 @@ class VirtualLines:
 
     def hang_up(self, line: int, reason: str) -> None:
         """End a line once all that is queued has arrived."""
-        side = self.sides.get(line)
-        if side is not None:
-            wait_s = max(0.0, self.machine.up_free_s - self.network.now_s) + 2 * self.network.latency_s
-            self.network.at(wait_s, lambda: self._end_side(side, reason))
+        side, net = self.sides.get(line), self.network
+        if side is None or side.other is None:
+            return
+        there = side.other.lines.machine
+
+        def comes() -> None:  # behind what is on its way through the receiver's link
+            wait_s = max(0.0, there.down_free_s - net.now_s) + net.latency_s
+            net.at(wait_s, lambda: self._end_side(side, reason))
+
+        net.at(max(0.0, self.machine.up_free_s - net.now_s) + net.latency_s, comes)
 
     def close(self) -> None:
         """End all lines once what is queued has arrived."""

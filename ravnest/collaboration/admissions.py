@@ -2,7 +2,7 @@
 
 In: volunteers that are ready to join, machines that stand by and listen, and how fast uplinks are. Out: the state in a
 volunteer's queue, or the word where it is; and from then on the volunteer is sent every average. Who could not take it
-elsewhere is sent this machine's own, after the averages that are in its queue, so nothing is missing there either.
+elsewhere is sent this machine's own, instead of the averages that are in its queue, so nothing is missing there either.
 """
 
 import math
@@ -109,10 +109,11 @@ class Admissions:
         if message.step is not None:
             del self._from[visitor.line]
             visitor.takes_elsewhere = False
-            self._epochs.joined(visitor)
+            visitor.outgoing.count_anew()
             return
         address = self._from[visitor.line].address
-        self._rests_s[address] = self._now() + REST_S
+        if not message.slow:
+            self._rests_s[address] = self._now() + REST_S
         self.left(visitor)
         self._until_s[visitor.line] = self._now() + self._takes_s
         self._give(visitor)
@@ -145,4 +146,4 @@ class Admissions:
     def _give(self, visitor: Visitor) -> None:
         visitor.takes_state = True
         step, state = self._kept.of_joiners()
-        visitor.outgoing.put(pieces("state", step, 0, state))
+        visitor.outgoing.put_state(pieces("state", step, 0, state))

@@ -17,6 +17,7 @@ from ravnest.collaboration.backbone_state import BackboneResult, BackboneState, 
 from ravnest.collaboration.contributions import Contributions
 from ravnest.collaboration.epochs import Epochs
 from ravnest.collaboration.invitation import listening_at
+from ravnest.collaboration.keeping_up import KeepingUp
 from ravnest.collaboration.kept_averages import TooLate
 from ravnest.collaboration.messages import (
     COLLABORATION,
@@ -67,8 +68,6 @@ AGREE_S = 900.0
 
 MOST_VISITORS, MOST_UNSIGNED = 512, 64
 """Lines in all, and lines on which nobody has said yet who it is: beyond, the oldest of these gives way."""
-MOST_WAITING = 4
-"""A volunteer for which more transfers wait than that takes nothing, or too little, and is put out; it may return."""
 
 LONGEST_WAIT_S = 0.5
 
@@ -112,15 +111,15 @@ class Backbone:
         self._owner = StepOwner(self._trainer.target_batch, self._trainer.step, delayed=job.delayed_step)
         self._visitors: dict[int, Visitor] = {}
         self._left_s: dict[str, float] = {}  # by key: when those who may come back went, for RETURN_S
-        self._visits = 0
         self._committed_s = self._looked_s = self._alive_s = self._now()
-        self._ending = self._steps_down = False
+        self._visits, self._ending, self._steps_down = 0, False, False
         self._others = others
         secrets = kept.store.secrets
         self._lines = Lines(COLLABORATION, bytes.fromhex(secrets.token), listen=(host, port, secrets.keys()))
         packing = self._trainer.packing
         epochs = Epochs(job, packing, self._lines, self._joined, bytes_per_s=bytes_per_s, tell=tell, now=now)
         self._admissions = Admissions(kept, epochs, self._visitors, self._lines, tell, now)
+        self._keeping_up = KeepingUp(packing, now)
         self._pump = Pump(self._visitors, self._lines, now, self._admissions.join, epochs.joined)
         self._sharing = Sharing(
             epochs, StepSum(packing), packing, self._lines, self._joined, now, delayed=job.delayed_step
@@ -260,7 +259,7 @@ class Backbone:
         elif isinstance(message, GotMessage):
             before = visitor.outgoing.taken
             visitor.outgoing.got(message.pieces)
-            if not visitor.takes_state:
+            if visitor.caught_up:
                 self._sharing.epochs.passed_up(message.pieces - before)
         elif isinstance(message, TransferMessage | TensorMessage | PieceMessage) and not visitor.follows:
             self._given.take(visitor, message, event)
@@ -355,10 +354,10 @@ class Backbone:
             patience_s = SIGN_IN_S if visitor.person is None else AGREE_S
             if not visitor.agreed and now_s > visitor.opened_s + patience_s:
                 self._put_out(visitor, "it did not join in time", may_return=True)
-            elif len(visitor.outgoing) > MOST_WAITING + 2 * self._sharing.epochs.relayed_to(visitor):
-                self._put_out(visitor, "it takes averages more slowly than they are made", may_return=True)
-            elif self._admissions.is_late(visitor):
-                self._put_out(visitor, "it did not take the state in time", may_return=True)
+            elif visitor.joined:
+                more, late = 2 * self._sharing.epochs.relayed_to(visitor), self._admissions.is_late(visitor)
+                if (found := self._keeping_up.look(visitor, self.step, more, state_is_late=late)) is not None:
+                    self._put_out(visitor, found[0], may_return=found[1])
         self._kept.look_at_evaluation()
         self._say_alive()
         if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
@@ -392,6 +391,7 @@ class Backbone:
         if visitor.person is not None:
             self._kept.people.left(visitor.person)
         self._admissions.left(visitor)
+        self._keeping_up.left(visitor)
         self._given.follow_up(self._sharing.left(visitor))
         if visitor.joined:
             self._decide(PeerLeft(visitor.peer))

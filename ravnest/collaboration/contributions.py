@@ -103,6 +103,7 @@ class Contributions:
             added = self._sharing.sum.add(
                 own.vectors, own.samples, visitor.person.key, elsewhere=one.elsewhere, numbered=one.numbered
             )
+            visitor.gave = True
             self._kept.people.gave(visitor.peer, visitor.person)
             self._kept.people.scaled(added)
             self._sharing.tell_counted()

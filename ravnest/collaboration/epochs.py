@@ -70,8 +70,8 @@ class Helper:
         return Link(self.stated, self.stated) if self.stated else self.measured
 
     def is_there(self, now_s: float) -> bool:
-        """Whether it holds the state and was heard lately."""
-        return self.visitor.holds_state and now_s < self.heard_s + SILENT_S
+        """Whether it is as far as this machine, and was heard lately."""
+        return self.visitor.caught_up and now_s < self.heard_s + SILENT_S
 
 
 @dataclass(eq=False)
@@ -158,7 +158,7 @@ class Epochs:
             self.helpers[visitor.line] = Helper(visitor, message.listens, message.bytes_per_s, self._now())
 
     def joined(self, visitor: Visitor) -> None:
-        """A volunteer or another backbone machine has taken the state."""
+        """A volunteer or another backbone machine has the state and all averages since."""
         if self.current is not None and not visitor.follows:
             self._invite(visitor, self.current)
 
@@ -292,7 +292,7 @@ class Epochs:
             for helper in self.helpers.values()
             if helper.is_there(now_s) and now_s >= self._failures.get(helper.address, (0, 0.0))[1]
         ][:MOST_HELPERS]
-        volunteers = [one for one in self._visitors() if not one.follows and one.holds_state]
+        volunteers = [one for one in self._visitors() if not one.follows and one.caught_up]
         before = None
         if present is not None:
             before = present.division, [1 + able.index(helper) for helper in present.helpers if helper in able]

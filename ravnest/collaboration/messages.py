@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ring_allreduce.transport import Codec, Count, Message, Name, Seconds, Text, at_most, between
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Both sides of a line have the same; others are told so, and the line ends."""
 
 CODE_BYTES = 1 << 20
@@ -249,9 +249,10 @@ class GiveMessage(Message, frozen=True, kw_only=True, tag="give"):
 
 class TookMessage(Message, frozen=True, kw_only=True, tag="took"):
     """A volunteer holds the state of `step`, from where it was to take it; None: it got none there, and takes the
-    backbone's own."""
+    backbone's own. `slow`: because it holds too many averages meanwhile, which is no fault of that machine's."""
 
     step: Count | None
+    slow: bool = False
 
 
 class HelpMessage(Message, frozen=True, kw_only=True, tag="help"):

@@ -1,7 +1,8 @@
 """What is sent to whom first: averages, then the states of those who join.
 
 In: visitors, and what waits for each of them. Out: messages on their lines, while few pieces are under way to each. A
-state is several times an average, and all cross one link, so states wait for averages (decision 129).
+state is several times an average, and all cross one link, so states wait for averages (decision 129). The averages that
+were made meanwhile are averages, too; but nobody waits for them (decision 260).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ class Pump:
         has_joined: Callable[[Visitor], None],
     ) -> None:
         """`visitors`: all of them, by line. `join`: puts the state into a visitor's queue, where it may be sent from
-        here, or has it taken elsewhere. `has_joined`: what was put there was taken."""
+        here, or has it taken elsewhere. `has_joined`: it has the state, and all averages that were made meanwhile."""
         self._visitors, self._lines, self._now = visitors, lines, now
         self._join, self._has_joined = join, has_joined
         self._states_from_s = now()
@@ -35,7 +36,7 @@ class Pump:
 
     @property
     def averages_take_s(self) -> float:
-        """How long the last average took until everyone had it, or has taken so far, if that is longer."""
+        """How long the last average took until everyone had it who is not behind, or has taken so far, if longer."""
         return self._took_s if self._sent_s is None else max(self._took_s, self._now() - self._sent_s)
 
     def committed(self, took_s: float) -> None:
@@ -53,7 +54,10 @@ class Pump:
                 continue
             for said in visitor.outgoing.due():
                 self._lines.send(visitor.line, *said)
-        averaging = any(not visitor.outgoing.settled for visitor in joined if not visitor.takes_state)
+            if not visitor.caught_up and not visitor.takes_elsewhere and visitor.outgoing.had_all:
+                visitor.caught_up = True
+                self._has_joined(visitor)
+        averaging = any(not visitor.outgoing.settled for visitor in joined if visitor.caught_up)
         if not averaging and self._sent_s is not None:
             self._took_s, self._sent_s = self._now() - self._sent_s, None
         waits = averaging and self._now() < self._states_from_s
@@ -67,6 +71,4 @@ class Pump:
         for visitor in () if waits else states:
             for said in visitor.outgoing.due(STATE_WINDOW):
                 self._lines.send(visitor.line, *said)
-            visitor.takes_state = not visitor.outgoing.settled
-            if not visitor.takes_state:
-                self._has_joined(visitor)
+            visitor.takes_state = visitor.outgoing.has_state

@@ -106,7 +106,7 @@ class Taking:
         self._held[-1].said.append(event)
         self._held[-1].n_bytes += MESSAGE_BYTES + sum(one.numel() * one.element_size() for one in event.tensors)
         if sum(one.n_bytes for one in self._held) > self._most_bytes:
-            self._fail(f"{len(self._held)} averages came meanwhile, more than are held")
+            self._fail(f"{len(self._held)} averages came meanwhile, more than are held", slow=True)
         return True
 
     def hear(self, event: LineEvent) -> Incoming | None:
@@ -162,12 +162,12 @@ class Taking:
         if self._incoming is not None:
             self._held = [one for one in self._held[:-1] if one.step >= self._incoming.step] + self._held[-1:]
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, slow: bool = False) -> None:
         assert self._told is not None
         self._tell(f"{self._told.address} hands over no state, and the backbone is asked for it: {reason}")
         self._leave(reason)
         self._failed = True
-        self._lines.send(self._line, TookMessage(step=None))
+        self._lines.send(self._line, TookMessage(step=None, slow=slow))
 
     def _leave(self, reason: str) -> None:
         if self.line is not None:

@@ -54,9 +54,14 @@ class Form:
         return PIECE_BYTES // self.dtype.itemsize
 
     @property
+    def element_bytes(self) -> int:
+        """About how many bytes an element is as it travels."""
+        return {"float16": 2, "bfloat16": 2, "int8": 1}.get(self.wire, self.dtype.itemsize)
+
+    @property
     def piece_bytes(self) -> float:
-        """About how many bytes such a piece is as it travels."""
-        return float(self.piece_elements * {"float16": 2, "bfloat16": 2, "int8": 1}.get(self.wire, self.dtype.itemsize))
+        """The same of such a piece."""
+        return float(self.piece_elements * self.element_bytes)
 
 
 def form_in_words(forms: Sequence[Form]) -> str:
@@ -149,13 +154,26 @@ class Incoming:
             self._form = None
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """One transfer. `visit`: on whose behalf it is handed on. `state`: it is one."""
+
+    transfer: Iterator[Said]
+    visit: int | None
+    state: bool
+
+
 class Outgoing:
     """The transfers that wait for one line, in their order, and how much of them is under way."""
 
     def __init__(self) -> None:
-        self._transfers: deque[tuple[int | None, Iterator[Said]]] = deque()
+        self._transfers: deque[_Waiting] = deque()
         self._sent = 0
         self._got = 0
+        self._emptied: int | None = None  # so many pieces were sent when nothing waited first
+        self._under_way: deque[int] = deque()  # the bytes of each piece
+        self.taken_bytes = 0
+        """Of the pieces that the other side has taken."""
 
     def __len__(self) -> int:
         return len(self._transfers)
@@ -170,30 +188,54 @@ class Outgoing:
         """Whether the other side has taken all."""
         return not self._transfers and self._got == self._sent
 
+    @property
+    def had_all(self) -> bool:
+        """Whether the other side had taken all at some moment since put_state() or count_anew()."""
+        return self.settled or (self._emptied is not None and self._got >= self._emptied)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether some of a state is still to be sent."""
+        return any(one.state for one in self._transfers)
+
     def put(self, transfer: Iterator[Said], *, visit: int | None = None) -> None:
         """Send this after those that wait. `visit`: on whose behalf it is handed on; None: it is no volunteer's."""
-        self._transfers.append((visit, transfer))
+        self._transfers.append(_Waiting(transfer, visit, state=False))
+
+    def put_state(self, transfer: Iterator[Said]) -> None:
+        """Send a state, which has all averages that wait: these are not sent."""
+        self._transfers = deque([_Waiting(transfer, None, state=True)])
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """What was taken before says nothing of had_all."""
+        self._emptied = None
 
     def cancel(self, transfer: object) -> None:
         """Send no more of this one, which may have begun: what follows begins a transfer of its own."""
-        self._transfers = deque(one for one in self._transfers if one[1] is not transfer)
+        self._transfers = deque(one for one in self._transfers if one.transfer is not transfer)
 
     def cancel_of(self, visits: Container[int | None]) -> None:
         """The same for all that is handed on for these visits."""
-        self._transfers = deque(one for one in self._transfers if one[0] not in visits)
+        self._transfers = deque(one for one in self._transfers if one.visit not in visits)
 
     def got(self, taken: int) -> None:
         """The other side has taken so many pieces in all. Raises InvalidInput for more than were sent."""
         if not self._got <= taken <= self._sent:
             raise InvalidInput(f"{taken} pieces were taken of {self._sent} that were sent")
+        self.taken_bytes += sum(self._under_way.popleft() for _ in range(taken - self._got))
         self._got = taken
 
     def due(self, window: int = WINDOW) -> Iterator[Said]:
         """The messages that may be sent now, while fewer than `window` pieces are under way."""
         while self._transfers and self._sent - self._got < window:
-            said = next(self._transfers[0][1], None)
+            said = next(self._transfers[0].transfer, None)
             if said is None:
                 self._transfers.popleft()
+                if not self._transfers and self._emptied is None:
+                    self._emptied = self._sent
                 continue
-            self._sent += isinstance(said[0], PieceMessage)
+            if isinstance(said[0], PieceMessage):
+                self._sent += 1
+                self._under_way.append(sum(one.nbytes for one in said[1]))
             yield said

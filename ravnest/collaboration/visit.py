@@ -105,6 +105,7 @@ class Visit:
         self._taking: Taking
         self._means: dict[int, dict[str, Tensor]] = {}  # by step: averages that have come and are not applied
         self._due = 0  # the step whose average comes next
+        self._made = 0  # so many steps were made, as far as is known
         self._taken = 0
         self._ended = self._closed = False
         self._reported: Report | None = None
@@ -166,9 +167,10 @@ class Visit:
 
     @property
     def _computes(self) -> bool:
-        """Whether there is a micro-batch to be made that can count: the step whose average comes in is over."""
+        """Whether there is a micro-batch to be made that can count: a step that was made is over, and so is one whose
+        average comes in."""
         coming = self._incoming is not None and self._incoming.what == "average" and self._beside is None
-        return self._steps.computes and not coming
+        return self._steps.computes and not coming and self._made <= (self._steps.step or 0)
 
     # Working.
 
@@ -238,7 +240,7 @@ class Visit:
                 self._lines.send(self._line, message)  # it need not stay for this one
                 self._ended = True
             case AliveMessage():
-                pass  # that it has come is what it says
+                self._made = message.step
             case GotMessage():
                 self._outgoing.got(message.pieces)
             case OpenMessage():

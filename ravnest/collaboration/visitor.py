@@ -57,9 +57,11 @@ class Visitor:
     joined: bool = False
     """It is sent the state, and every average from then on."""
     takes_state: bool = False
-    """It has been sent nothing yet but the state, which it has not taken whole."""
+    """It is sent the state, some of which still waits."""
     takes_elsewhere: bool = False
     """It takes the state from another backbone machine, and has not said yet that it has it."""
+    caught_up: bool = False
+    """Since it joined, it has once had the state and every average."""
     outgoing: Outgoing = field(default_factory=Outgoing)
     rated: bool = False
     """It has said how fast it is, and was answered."""
@@ -70,6 +72,8 @@ class Visitor:
     """How that travels."""
     said: list[Said] | None = None
     """Its messages so far, where it is handed on."""
+    gave: bool = False
+    """A contribution of it has counted."""
     taken: int = 0
     """Pieces that have come from it."""
 
@@ -80,7 +84,7 @@ class Visitor:
 
     @property
     def holds_state(self) -> bool:
-        """Whether it has joined and has taken the state."""
+        """Whether it has joined and was sent the state."""
         return self.joined and not self.takes_state and not self.takes_elsewhere
 
     def is_awaited(self, now_s: float, ended_s: float) -> bool:

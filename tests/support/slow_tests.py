@@ -6,6 +6,7 @@ They stand in one table, since they are found by one measurement: `make quick` n
 SLOW_FILES = (
     "tests/unit/experiments/",
     "tests/unit/ravnest/collaboration/test_admissions_played.py",
+    "tests/unit/ravnest/collaboration/test_keeping_up_played.py",
     "tests/unit/ravnest/collaboration/test_lent_stage.py",
     "tests/unit/ravnest/collaboration/test_lending.py",
     "tests/unit/ravnest/collaboration/test_sharing.py",

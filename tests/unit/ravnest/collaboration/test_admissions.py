@@ -11,7 +11,6 @@ from ravnest.collaboration.messages import (
     FollowMessage,
     GiveMessage,
     LedgerMessage,
-    SharesMessage,
     TakeMessage,
     TookMessage,
 )
@@ -72,7 +71,7 @@ class World:
             self.kept, self.epochs, self.visitors, self.lines, self.told.append, self.lines.now  # type: ignore[arg-type]
         )  # fmt: skip
         for line in (HELPER, OTHER):
-            helper = self.visitors[line] = Visitor(line, 0.0, agreed=True, joined=True, follows=True)
+            helper = self.visitors[line] = Visitor(line, 0.0, agreed=True, joined=True, follows=True, caught_up=True)
             self.epochs.follows(
                 helper, FollowMessage(proof=b"", code="", form="", listens=f"b:{line}", bytes_per_s=1e6)
             )
@@ -122,7 +121,7 @@ def test_in_low_rank_too_the_state_is_taken_elsewhere(tmp_path: Path) -> None:
 
 def test_a_machine_that_is_silent_or_has_no_state_yet_is_named_to_nobody(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.visitors[OTHER].takes_state = True
+    world.visitors[OTHER].caught_up = False
     assert world.joins(1).takes_elsewhere
     assert world.gives(HELPER) == [1]
     world.lines.now_s = SILENT_S + 1.0
@@ -136,16 +135,25 @@ def test_another_backbone_machine_takes_it_here_and_the_people_too(tmp_path: Pat
     assert world.lines.said(LedgerMessage, 60)
 
 
-def test_who_has_it_is_told_of_the_shares(tmp_path: Path) -> None:
+def test_who_has_it_says_so_and_may_lack_averages(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one, other = world.joins(1), world.joins(2)
+    one = world.joins(1)
     world.admissions.took(one, TookMessage(step=0))
     assert one.holds_state
-    assert not world.lines.said(SharesMessage)
-    assert world.epochs.trouble() is None
-    assert not world.epochs.current, "one volunteer is none to share for"
-    world.admissions.took(other, TookMessage(step=0))
-    assert other.holds_state
+    assert not one.caught_up
+
+
+def test_who_holds_too_many_averages_takes_it_here_and_nobody_is_to_blame(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    one = world.joins(1)
+    one.outgoing.put(iter([]))
+    (line,) = [line for line in (HELPER, OTHER) if world.gives(line)]
+    world.admissions.took(one, TookMessage(step=None, slow=True))
+    assert one.takes_state
+    assert len(one.outgoing) == 1, "the state has all averages"
+    for visit in range(2, 2 + STATES_AT_ONCE):
+        world.joins(visit, own=False)
+    assert len(world.gives(line)) > 1
 
 
 def test_who_got_none_takes_it_here_and_that_machine_rests(tmp_path: Path) -> None:

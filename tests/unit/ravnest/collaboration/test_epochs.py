@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, folder: Path, helpers: tuple[int, ...] = (HELPER,), share: float = 0.0) -> None:
         self.lines, self.told = LinesTwin(), list[str]()
-        self.visitors = {line: Visitor(line, 0.0, agreed=True, joined=True) for line in (1, 2, 3)}
+        self.visitors = {line: Visitor(line, 0.0, agreed=True, joined=True, caught_up=True) for line in (1, 2, 3)}
         packing = Packing([Form("g", torch.float32, 4800), Form("s", torch.float32, 1)])
         self.epochs = Epochs(
             load_job(job_in(folder, spot_check_share=share)),
@@ -48,7 +48,7 @@ class World:
             self.follows(line)
 
     def follows(self, line: int, listens: str = "b:1") -> None:
-        visitor = self.visitors[line] = Visitor(line, 0.0, agreed=True, joined=True, follows=True)
+        visitor = self.visitors[line] = Visitor(line, 0.0, agreed=True, joined=True, caught_up=True, follows=True)
         message = FollowMessage(proof=b"", code="", form="", listens=listens and f"{listens}{line}", bytes_per_s=1e6)
         self.epochs.follows(visitor, message)
 
@@ -83,6 +83,15 @@ def test_helpers_are_told_the_ranges_and_everyones_ticket_and_volunteers_their_o
         assert told == SharesMessage(epoch=1, bounds=(2400, 4800), addresses=(f"b:1{HELPER}",), ticket=ticket)
 
 
+def test_who_has_joined_and_lacks_averages_is_told_once_it_has_them(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.visitors[3].caught_up = False
+    world.begins()
+    assert not world.lines.said(SharesMessage, 3)
+    world.epochs.joined(world.visitors[3])
+    assert world.lines.said(SharesMessage, 3)
+
+
 def test_an_epoch_is_used_once_everyone_has_reached_it_and_then_who_joins_is_not_counted_on(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.begins()
@@ -95,7 +104,7 @@ def test_an_epoch_is_used_once_everyone_has_reached_it_and_then_who_joins_is_not
         world.reaches(line)
     world.epochs.trouble()
     assert epoch.usable
-    late = world.visitors[4] = Visitor(4, 0.0, agreed=True, joined=True)
+    late = world.visitors[4] = Visitor(4, 0.0, agreed=True, joined=True, caught_up=True)
     world.epochs.joined(late)
     assert not world.epochs.counts_on(late)
     world.reaches(4)

@@ -17,7 +17,10 @@ PACKING = Packing([Form("g", torch.float32, 131_072)])
 class World:
     def __init__(self, steps: int = MEANS_KEPT + 1) -> None:
         self.now_s = 0.0
-        self.volunteer, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True)
+        self.volunteer, stands_by = (
+            Visitor(1, 0.0, joined=True),
+            Visitor(9, 0.0, joined=True, follows=True, caught_up=True),
+        )
         self.helper = Helper(stands_by, "b:2", 0.0, 0.0)
         self.helpers = {9: self.helper}
         self.kept = KeptAverages(lambda: self.helpers, lambda: [self.volunteer, stands_by], lambda: self.now_s)

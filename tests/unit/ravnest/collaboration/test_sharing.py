@@ -406,7 +406,7 @@ def test_what_a_helper_says_is_counted_in_the_order_of_the_serving_machine(tmp_p
 def test_a_part_without_the_others_is_never_counted_with_those_of_another_contribution() -> None:
     """A lie far from the last mean could else stand where the next one's deviation was looked at."""
     packing, lines = Packing([Form("g", torch.float32, 2048)]), LinesTwin()
-    liar, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True)
+    liar, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True, caught_up=True)
     helper = Helper(stands_by, "b:2", 0.0, 0.0)
     epochs = SimpleNamespace(current=Epoch(1, Division(packing, (1024, 2048)), [helper], 0.0), helpers={9: helper})
     sharing = Sharing(
@@ -425,7 +425,7 @@ def test_who_sends_own_parts_alone_is_put_out_and_may_return() -> None:
     """Its line to a helper may be slow."""
     packing, lines = Packing([Form("g", torch.float32, 2048)]), LinesTwin()
     slow = Visitor(1, 0.0, joined=True)
-    helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
+    helper = Helper(Visitor(9, 0.0, joined=True, follows=True, caught_up=True), "b:2", 0.0, 0.0)
     epochs = SimpleNamespace(current=Epoch(1, Division(packing, (1024, 2048)), [helper], 0.0), helpers={9: helper})
     sharing = Sharing(epochs, StepSum(packing), packing, lines, lambda: [slow], lines.now)  # type: ignore[arg-type]
     own = SimpleNamespace(step=3, samples=4)
@@ -501,7 +501,7 @@ def test_a_volunteer_that_stands_still_at_the_end_keeps_it_from_nobody(tmp_path:
 
 def test_only_so_many_whole_contributions_of_a_volunteer_are_kept_to_be_counted_again() -> None:
     packing, lines = Packing([Form("g", torch.float32, 2048)]), LinesTwin()
-    relayed, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True)
+    relayed, stands_by = Visitor(1, 0.0, joined=True), Visitor(9, 0.0, joined=True, follows=True, caught_up=True)
     helper = Helper(stands_by, "b:2", 0.0, 0.0)
     epoch = Epoch(1, Division(packing, (1024, 2048)), [helper], 0.0, relayed={1}, usable=True)
     epochs = SimpleNamespace(current=epoch, helpers={9: helper}, give_up=lambda *_: None)

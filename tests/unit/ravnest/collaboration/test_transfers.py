@@ -104,3 +104,32 @@ def test_what_is_handed_on_for_one_visit_is_cancelled_alone_though_it_has_begun(
         said = list(outgoing.due())
         began += [message.step for message, _ in said if isinstance(message, TransferMessage)]
     assert began == [2, 4]
+
+
+def test_a_state_takes_the_place_of_what_waits_and_it_is_known_whether_all_was_had_once() -> None:
+    outgoing, form = Outgoing(), Form("w", torch.float32, 3 * PIECE_BYTES // 4)
+    state, average = ([*pieces(what, 7, 0, [(form, torch.zeros(form.elements))])] for what in ("state", "average"))
+    outgoing.put(iter(average))
+    outgoing.put_state(iter(state))
+    outgoing.put(iter(average))
+    assert len(outgoing) == 2
+    said = [message for message, _ in outgoing.due(3)]
+    assert said == [message for message, _ in state]
+    assert outgoing.has_state
+    outgoing.got(1)
+    assert len(list(outgoing.due(3))) == 3, "the next one, up to its first piece"
+    assert not outgoing.has_state
+    outgoing.got(4)
+    assert outgoing.taken_bytes == 4 * PIECE_BYTES
+    assert not outgoing.had_all
+    list(outgoing.due())
+    outgoing.put(iter(average))
+    list(outgoing.due())
+    assert not outgoing.had_all
+    outgoing.got(6)
+    assert outgoing.had_all
+    assert not outgoing.settled
+    outgoing.count_anew()
+    assert not outgoing.had_all
+    outgoing.got(9)
+    assert outgoing.had_all

@@ -363,3 +363,31 @@ def test_an_end_before_the_last_average_is_none(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="ended at step 1"):
         visit.run(every(1000))
     assert not member.given.weights
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_nothing_is_computed_for_a_step_that_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delayed: bool
+) -> None:
+    """Who is behind would take nothing meanwhile, and stay behind."""
+    visit, lines, _, trainer = visit_of(tmp_path, delayed_step=delayed)
+    compute, steps, waited = trainer.compute, list[int](), 0
+    mean = [(form, torch.zeros(form.elements)) for form in trainer.packing.sent]
+    lines.events.insert(2, LineSaid(3, AliveMessage(step=2), ()))
+
+    def seen(number: int) -> MicroBatch:
+        steps.append(trainer.step)
+        lines.events.append(LineSaid(3, EndMessage(step=2), ()))
+        return compute(number)
+
+    def averages_come_late() -> bool:
+        nonlocal waited
+        waited += 1
+        if waited in (20, 40):
+            for message, tensors in pieces("average", waited // 20 - 1, 64, mean):
+                lines.events.append(LineSaid(3, message, tensors))
+        return waited > 1000
+
+    monkeypatch.setattr(trainer, "compute", seen)
+    assert visit.run(averages_come_late)
+    assert steps == [2 - delayed], "by the weights of the last step that was made, or of the one before"
