@@ -58,7 +58,8 @@ def measure(*, quick: bool) -> Part:
         slower[machines] = mean(beside[machines].seconds[joining]) / mean(alone[machines][joining]) - 1
     failed, came = (sum(getattr(one, name) for one in beside.values()) for name in ("failed", "came"))
     medians = {machines: median(one.joining_s) for machines, one in beside.items()}
-    most = max(medians)
+    longest = {machines: max(one.joining_s) for machines, one in beside.items()}
+    most = max(longest)
     return Part(
         name="joins",
         title="Volunteers that join during averaging",
@@ -73,10 +74,10 @@ def measure(*, quick: bool) -> Part:
             ),
             Claim(
                 "sooner",
-                f"median time to join with {most} machines, of that with one",
+                f"longest time to join with {most} machines, of that with one",
                 "at most 0.8",
-                f"{medians[most] / medians[1]:.2f}",
-                None if quick else medians[most] / medians[1] <= 0.8,
+                f"{longest[most] / longest[1]:.2f}",
+                None if quick else longest[most] / longest[1] <= 0.8,
             ),
         ],
         tables=[
@@ -87,10 +88,10 @@ def measure(*, quick: bool) -> Part:
                     (
                         machines,
                         round(medians[machines], 1),
-                        round(max(one.joining_s), 1),
+                        round(longest[machines], 1),
                         round(100 * slower[machines], 1),
                     )
-                    for machines, one in beside.items()
+                    for machines in beside
                 ],
             ),
             Table(
