@@ -85,6 +85,14 @@ class Promises:
             self._doubted[peer] -= 1
         return asked.alone
 
+    def refused(self, peer: str, step: int) -> bool:
+        """What it has sent cannot be added; returns whether it alone was asked for it."""
+        asked = self._asked.get(peer)
+        if asked is None or asked.step != step:
+            return False
+        self.broke(peer)
+        return asked.alone
+
     def took(self, peer: str, seconds: float) -> None:
         """Its contribution took so long."""
         self._took_last_s[peer] = max(0.0, seconds)

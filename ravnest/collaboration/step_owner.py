@@ -174,16 +174,16 @@ class StepOwner:
                 elif event.step == self.step + self._delayed:
                     self._next[peer] = replace(report, most=self._most_next.get(peer, math.inf))
             case ContributionCame(peer=peer) if peer in self._ready:
-                alone = self._came(event, now_s)
-                decided = self._decide(now_s)
-                on = [CollectOn(self.step, peer)] if alone and self._awaited is None and event.step == self.step else []
-                return [*decided, *on]
+                alone = self._came(event, now_s) and event.step == self.step
+                return [*self._decide(now_s), *self._goes_on(peer, alone)]
             case ContributionRefused(peer=peer):
+                alone = self._promises.refused(peer, self.step)
                 self._sent(peer)
                 self._refused[peer] += 1
                 if self._refused[peer] >= MOST_REFUSED:
                     self._forget(peer)
                     return [PutOut(peer, event.reason), *self._decide(now_s)]
+                return [*self._decide(now_s), *self._goes_on(peer, alone)]
             case PeerLeft(peer=peer):
                 self._forget(peer)
             case MeansMade() if self._averaging:
@@ -194,6 +194,10 @@ class StepOwner:
             case _:
                 pass
         return self._decide(now_s)
+
+    def _goes_on(self, peer: str, alone: bool) -> list[Instruction]:
+        """Who alone was asked, and has sent, computes on with the others."""
+        return [CollectOn(self.step, peer)] if alone and self._awaited is None else []
 
     def _decide(self, now_s: float) -> list[Instruction]:
         if self._averaging:

@@ -50,6 +50,16 @@ def test_it_is_told_who_alone_was_asked() -> None:
     assert not promises.came("b", 0, 20, 1.0)
 
 
+def test_what_is_refused_breaks_the_word_for_that_step() -> None:
+    promises = Promises()
+    assert not promises.refused("a", 0)
+    promises.ask("a", asked(alone=True))
+    assert not promises.refused("a", 1)
+    assert promises.refused("a", 0)
+    assert promises.doubts("a")
+    assert not promises.is_asked("a", 0, 1.0)
+
+
 def test_doubts_do_not_grow_without_end() -> None:
     promises = Promises()
     for _ in range(MOST_BROKEN + 5):

@@ -308,6 +308,19 @@ def test_who_is_doubted_is_asked_before_others_stop_and_is_counted_on_again_once
     assert owner.handle(progress("other", 50, rate=0.0, step=2), now_s) == [OpenStep(2, {"other": 50, "slow": 50})]
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+def test_who_alone_was_asked_and_whose_contribution_is_refused_goes_on(delayed: bool) -> None:
+    """Else nobody would compute where all are doubted, and no message would ever change that."""
+    owner = StepOwner(100, delayed=delayed)
+    owner.handle(PeerBecameReady("slow", 0), 0.0)
+    owner.handle(progress("slow", 100, rate=0.0), 0.0)
+    now_s = owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0)]
+    assert owner.handle(progress("slow", 100, rate=0.0), now_s) == [OpenStep(0, {"slow": 100})]
+    assert owner.handle(ContributionRefused("slow", "NaN"), now_s + 1.0) == [CollectOn(0, "slow")]
+    assert owner.handle(progress("slow", 100, rate=0.0), now_s + 2.0) == [OpenStep(0, {"slow": 100})]
+
+
 def test_what_comes_late_of_a_step_that_is_over_is_no_answer_to_what_is_asked_now() -> None:
     owner = owner_of("other", "slow")
     owner.handle(progress("other", 50), 0.0)
