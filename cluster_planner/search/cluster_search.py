@@ -35,7 +35,7 @@ from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
-from cluster_planner.search.whole_starts import by_neighbours, covering
+from cluster_planner.search.whole_starts import by_neighbours, covering, lone_nodes
 
 LARGEST_MEAN = 12
 """In parts of the fleet, numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot
@@ -74,9 +74,14 @@ FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 MOST_IN_PARTS = 40
 """In fleets of up to so many nodes parts are also named by several limits together (fleet_parts.py), and searched."""
 
-GLIMPSED, GLIMPSES, PARTS_SEARCHED, HOPEFUL = 6, 60, 3, 0.6
+GLIMPSED, GLIMPSES, PARTS_SEARCHED, HOPEFUL = 6, 60, 2, 0.6
 """From the starts of so many parts hill climbing tries so many changes, and so many of these parts are searched. In
 larger fleets the best CLIMBED are, where they have up to FEW_NODES nodes and a start worth HOPEFUL of the best plan.
+"""
+
+DEPTH, GLIMPSED_WITHIN = 3, 3
+"""Where the best plan is that of a part, GLIMPSED_WITHIN parts of that part are climbed from, and one is searched, and
+so on, as long as that gains, but no deeper than DEPTH.
 """
 
 ACROSS, MOST_ACROSS = 4, 250
@@ -118,6 +123,7 @@ class Search:
         self.found: Candidate | None = None
         self._pool: dict[float, tuple[Clusters, Group]] = {}
         self._searched: set[Group] = set()
+        self._best_of, self._best_words = problem.able, ""
 
     def best(self, *starts_from: Clusters) -> Candidate | None:
         """Return the best plan found, or None where none is. `starts_from`: plans that are known."""
@@ -200,6 +206,7 @@ class Search:
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
         ):
             before, self.found = self.found, found
+            self._best_of, self._best_words = (self._problem.able, "") if nodes is None else (nodes, words)
             self._report(phase, words, before, found)
         return worth
 
@@ -210,54 +217,47 @@ class Search:
 
     def _alone(self) -> None:
         """Offer the plan of each node by itself, the fastest first, while one may be worth more than the best."""
-        problem, rules = self._problem, self._rules
-        if problem.least > 1 or rules.min_clusters > 1:
-            return
-        fleet, whole = problem.fleet, max(self._spans.flops(0, self._spans.count), 1e-9)
-        most = {
-            i: rules.presence((i,)) * problem.work.micro_batch * fleet.nodes[i].flops_per_s / whole
-            for i in problem.able
-        }
-        tried: set[tuple[float, ...]] = set()
-        for i in sorted(problem.able, key=lambda i: (-most[i], i)):
-            node = fleet.nodes[i]
-            if most[i] <= self._best_objective:
+        for most, node in lone_nodes(self._problem, self._spans, self._memory_fit):
+            if most <= self._best_objective:
                 return
-            like = (most[i], node.flops_per_s, node.room_bytes, node.host_room_bytes)
-            if like in tried or not rules.pinned <= {i}:
-                continue
-            tried.add(like)
-            if self._memory_fit.holds([node.name]):
-                self._keep("one node", [((i,),)], node.name)
+            self._keep("one node", [((node,),)], self._problem.fleet.nodes[node].name)
 
     def _parts(self) -> None:
-        """Offer plans of parts of the fleet whose bound is above the best plan: of each the best start, of those that
-        promise most what climbing from it finds, and of the best of these what a search by themselves finds.
-        """
-        problem, starts = self._problem, dict[Group, Clusters]()
-        few = len(problem.able) <= MOST_IN_PARTS
+        """Offer plans of parts of the fleet, then of parts of that part whose plan is the best."""
+        problem, starts = self._problem, dict[Group, tuple[float, Clusters]]()
+        few, within, where = len(problem.able) <= MOST_IN_PARTS, problem.able, ""
 
         def started(nodes: Group) -> float:
-            worth, starts[nodes] = 0.0, ()
-            if self._may_gain(nodes):
-                worth, starts[nodes] = self._start(nodes)
-            return worth
+            if nodes not in starts:
+                starts[nodes] = self._start(nodes) if self._may_gain(nodes) else (0.0, ())
+            return starts[nodes][0]
 
-        ranked = likely_parts(problem.fleet, problem.able, started, combined=few)
-        # Parts with the same start differ by nodes of no use: of these the smallest.
-        first = {_about(worth): (words, nodes) for worth, words, nodes in reversed(ranked) if worth > 0}
-        likely = [(worth, *first[worth]) for worth in sorted(first, reverse=True)[: GLIMPSED if few else CLIMBED]]
-        found = []
-        for number, (_, words, nodes) in enumerate(likely):
-            plans, tries = self._plans_of(nodes), GLIMPSES if few else 0
-            better, _ = plans.improved(starts[nodes], tries, problem.seed + number)
-            found.append((self._offer("parts", better, words, nodes), words, nodes, better))
-        for worth, words, nodes, clusters in sorted(found, key=lambda one: -one[0])[:PARTS_SEARCHED]:
-            if few or (len(nodes) <= FEW_NODES and worth >= HOPEFUL * self._best_objective):
-                self._search(words, nodes, clusters)
+        for depth in range(DEPTH if few else 1):
+            ranked = likely_parts(problem.fleet, within, started, combined=few and depth == 0)
+            # Parts with the same start differ by nodes of no use: of these the smallest.
+            first = {_about(worth): (words + where, nodes) for worth, words, nodes in reversed(ranked) if worth > 0}
+            likely = [first[worth] for worth in sorted(first, reverse=True) if first[worth][1] not in self._searched]
+            self._search_best([(words, nodes, starts[nodes][1]) for words, nodes in likely], few=few, depth=depth)
+            if self._best_of == within:
+                break
+            within, where = self._best_of, f" of {self._best_words}"
         for words, nodes in parts_of(problem.fleet, problem.able):
             if len(nodes) <= EXHAUSTIVE_NODES and nodes not in self._searched and self._may_gain(nodes):
-                self._search(words, nodes, starts[nodes])
+                self._search(words, nodes, starts[nodes][1])
+
+    def _search_best(self, likely: Sequence[tuple[str, Group, Clusters]], *, few: bool, depth: int) -> None:
+        """Offer what climbing from the starts of the likeliest parts finds, and what a search of the best of them does.
+        `likely`: (words, nodes, start) of parts, the likeliest first.
+        """
+        found = []
+        for number, (words, nodes, start) in enumerate(
+            likely[: (GLIMPSED_WITHIN if depth else GLIMPSED) if few else CLIMBED]
+        ):
+            better, _ = self._plans_of(nodes).improved(start, GLIMPSES if few else 0, self._problem.seed + number)
+            found.append((self._offer("parts", better, words, nodes), words, nodes, better))
+        for worth, words, nodes, clusters in sorted(found, key=lambda one: -one[0])[: 1 if depth else PARTS_SEARCHED]:
+            if few or (len(nodes) <= FEW_NODES and worth >= HOPEFUL * self._best_objective):
+                self._search(words, nodes, clusters)
 
     def _may_gain(self, nodes: Group) -> bool:
         """Say whether these nodes by themselves may be worth more than the best plan."""

@@ -14,7 +14,7 @@ from cluster_planner.search.partitions import divisions
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.whole_plans import GAIN, Clusters, WholePlans
 
-TRIES = 100
+TRIES = 30
 """The number of changes that are tried from each division."""
 
 HOPEFUL = 0.8

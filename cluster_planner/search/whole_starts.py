@@ -1,16 +1,19 @@
-"""Starts that are whole plans: pipelines across stages of neighbours (stage_groups.py), and covers (covers.py).
+"""Starts that are whole plans: pipelines across stages of neighbours (stage_groups.py), covers (covers.py), and nodes
+alone.
 
-Both are about clusters of any nodes, so where rules say which nodes may be together there are none. In: the context of
-a search, and numbers of clusters. Out: clusters.
+The first two are about clusters of any nodes, so where rules say which nodes may be together there are none. In: the
+context of a search, and numbers of clusters. Out: clusters, or nodes.
 """
 
 from collections.abc import Iterator, Sequence
 
+from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.common_cuts import common_cuts
+from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster
 from cluster_planner.search.covers import covers
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.search_context import SearchContext
+from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
@@ -38,3 +41,25 @@ def covering(context: SearchContext, plans: WholePlans, nodes: Group, counts: Se
         clusters = tuple(one for one in made if one is not None)
         if len(clusters) == len(cover):
             yield clusters
+
+
+def lone_nodes(problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit) -> Iterator[tuple[float, int]]:
+    """Yield (the most that its plan can be worth, number) of each node that may be the only one, the fastest first; of
+    equal nodes one.
+    """
+    fleet, rules = problem.fleet, problem.fleet.rules
+    if problem.least > 1 or rules.min_clusters > 1:
+        return
+    whole = max(spans.flops(0, spans.count), 1e-9)
+    most = {
+        i: rules.presence((i,)) * problem.work.micro_batch * fleet.nodes[i].flops_per_s / whole for i in problem.able
+    }
+    tried: set[tuple[float, ...]] = set()
+    for i in sorted(problem.able, key=lambda i: (-most[i], i)):
+        node = fleet.nodes[i]
+        like = (most[i], node.flops_per_s, node.room_bytes, node.host_room_bytes)
+        if like in tried or not rules.pinned <= {i}:
+            continue
+        tried.add(like)
+        if memory_fit.holds([node.name]):
+            yield most[i], i

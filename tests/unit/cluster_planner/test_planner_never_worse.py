@@ -12,6 +12,7 @@ from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.planner import make_plan
 from cluster_planner.search.fleet_parts import parts_of
+from cluster_planner.search.steps import Step
 
 
 def random_fleet(random: np.random.Generator, count: int = 8) -> Fleet:
@@ -121,3 +122,13 @@ def test_no_region_and_no_node_of_a_larger_fleet_is_worth_more(
     for words, numbers in case.parts().items():
         if words.endswith("alone") or (count == 12 and "slowest by links" in words):
             assert case.worth(numbers) <= whole * (1 + 1e-9), words
+
+
+def test_parts_of_the_best_part_are_searched_too(make_workload: Callable[..., Workload]) -> None:
+    random, steps = np.random.default_rng(3), list[Step]()
+    fleet, costs = random_fleet(random, 12), random_model(random)
+    make_plan(fleet, costs, make_workload(average_every=256), job={}, job_file="job.yaml", progress=steps.append)
+    found = [step for step in steps if step.phase == "parts"]
+    best = next(step for step in found if step.words.startswith("without r1: "))
+    within = next(step for step in found if " of without r1: " in step.words)
+    assert within.objective > best.objective
