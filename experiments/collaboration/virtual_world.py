@@ -157,7 +157,7 @@ class VirtualWorld:
                     resume=resume or number > 0,
                     tell=self._tell,
                     now=self.net.now,
-                    evaluations=Evaluations(self._evaluates if self._beside else at_once, self.net.sleep),
+                    evaluations=Evaluations(self._evaluates if self._beside else at_once, self.net.sleep, self.net.now),
                 ),
                 listen=f"127.0.0.1:{own}",
                 addresses=(f"127.0.0.1:{own}",),

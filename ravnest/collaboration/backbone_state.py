@@ -184,6 +184,8 @@ class BackboneState:
 
     def _begin_evaluation(self) -> None:
         """Evaluate what the model is now, beside the steps that follow."""
+        if self._evaluations.hangs:
+            return
         if (under_way := self._evaluations.under_way) is not None:
             if self.trainer.step != self.trainer.total_steps:  # the last one is evaluated at the end
                 self._tell(f"step {self.trainer.step} is not evaluated: step {under_way} still is (evaluate_every)")
@@ -200,17 +202,21 @@ class BackboneState:
         self.look_at_evaluation()
 
     def look_at_evaluation(self) -> None:
-        """Write an evaluation to the curve once it is there."""
+        """Write an evaluation to the curve once it is there. One that hangs is the last one."""
         if (finished := self._evaluations.finished()) is not None:
             self._write_evaluation(*finished)
+        if (step := self._evaluations.give_up()) is not None:
+            self._tell(f"the evaluation of step {step} hangs: it has done no batch for long, and no step is evaluated")
 
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Have the held-out set evaluated on the last step, once, and wait for it, unless `stop` says so."""
         self._evaluations.wait(stop)
         self.look_at_evaluation()
-        if self._evaluated < self.trainer.step and not stop():
+        if self._evaluated < self.trainer.step and not self._evaluations.hangs and not stop():
             self._evaluated = self.trainer.step
-            self._write_evaluation(self._evaluated, self.trainer.evaluate(stop))
+            self._evaluations.begin(self._evaluated, self.trainer.evaluate)
+            self._evaluations.wait(stop)
+            self.look_at_evaluation()
 
     def stop_evaluation(self) -> None:
         """An evaluation under way is of no use any more."""

@@ -98,7 +98,12 @@ class Contributions:
         """A contribution is whole. One that is too late, whose step was committed without it, is told to the owner
         alone."""
         visitor, own = one.visitor, one.own
-        if self._owner.counts(visitor.peer, own.step, own.samples) and bool(own.epoch) == self._sharing.in_use:
+        counts = self._owner.counts(visitor.peer, own.step, own.samples)
+        if counts and bool(own.epoch) != self._sharing.in_use:  # the owner would count what is in no sum
+            self._sharing.drop(one.numbered)
+            self._refused(visitor, "it came by another division of the gradient than its step is made by")
+            return
+        if counts:
             assert visitor.person is not None
             added = self._sharing.sum.add(
                 own.vectors, own.samples, visitor.person.key, elsewhere=one.elsewhere, numbered=one.numbered

@@ -282,7 +282,9 @@ class Epochs:
                 self._lines.send(line, ended)
 
     def end(self) -> None:
-        """Training has ended: nothing is shared any more."""
+        """Training has ended: nothing is shared any more, and the last average waits for no part of another step."""
+        if self.current is not None:
+            self.current.cancel_relayed()
         self.current = None
 
     def _plan(self, present: Epoch | None) -> None:

@@ -190,8 +190,6 @@ class Helping:
 
     def _make_mean(self, message: MakeMeanMessage) -> dict[str, Tensor]:
         assert self._sum is not None
-        if not self._sum.samples:
-            raise RunFailed("a mean of nothing")
         said, mean = self._sum.finish(message.step)
         said = in_part(said, self._epoch, self._part)
         self._made, now_s = message.step, self._now()

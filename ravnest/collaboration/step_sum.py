@@ -17,6 +17,7 @@ from ravnest.collaboration.deviations import LEAST_PEOPLE, Deviations
 from ravnest.collaboration.packing import MOST_FLOAT16, MOST_LOW_RANK, Feedback, Packing
 from ravnest.collaboration.shares import Division
 from ravnest.collaboration.transfers import Said
+from ravnest.errors import RunFailed
 
 MOST_HELD = 8
 """Once so many contributions of a person are held back, all of that person's are added: each takes a model's memory."""
@@ -76,7 +77,12 @@ class PartSum:
             self._sums[name].add_(vector, alpha=scale).add_(self._means[name], alpha=(1.0 - scale) * samples)
 
     def finish(self, step: int) -> tuple[list[Said], dict[str, Tensor]]:
-        """The messages of the mean, and the mean as all of them decode it. The sum begins again from zero."""
+        """The messages of the mean, and the mean as all of them decode it. The sum begins again from zero.
+
+        Raises RunFailed where nothing was added: better no machine goes on than all of them with NaN.
+        """
+        if not self.samples:
+            raise RunFailed(f"a mean of nothing at step {step}")
         means = [self._sums[form.name] / self.samples for form in self.forms]
         for form, mean in zip(self.forms, means, strict=True):
             if form.wire == "float16":

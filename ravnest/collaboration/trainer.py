@@ -40,6 +40,14 @@ GRADIENTS = "gradients"
 STATISTICS = "statistics"
 
 
+READ_S = 10.0
+"""Reading a micro-batch that is computed again waits so long for who reads the held-out set."""
+
+
+class NotRead(RunFailed):
+    """A micro-batch's data cannot be read now."""
+
+
 class NotFinite(RunFailed):
     """A micro-batch's loss or gradient is NaN or infinite. Nothing was changed by it."""
 
@@ -131,12 +139,16 @@ class Trainer:
 
     def again(self, order: str, number: int) -> Tensor:
         """The gradient, flat, of the micro-batch of that number of the peer whose samples have this order, by the
-        weights of this step. It leaves the state as it was, and no gradient. Raises NotFinite."""
+        weights of this step. It leaves the state as it was, and no gradient. Raises NotFinite, NotRead."""
         sampler = self._sampler_of(order)
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
+        if not self._reading.acquire(timeout=READ_S):
+            raise NotRead(f"the held-out set has been read for {READ_S:.0f} s")
         try:
-            with self._reading:
-                inputs, target = self.data.train.batch(sampler.batch(number), sampler.epoch(number))
+            inputs, target = self.data.train.batch(sampler.batch(number), sampler.epoch(number))
+        finally:
+            self._reading.release()
+        try:
             self._compute(inputs, target)
             whole = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._parameters]
             return torch.cat([one.reshape(-1).to("cpu") for one in whole])

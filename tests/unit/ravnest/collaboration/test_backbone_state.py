@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -21,11 +22,12 @@ def state_in(
     optimizer: str = "{name: adamw, lr: 1.0e-2}",
     begin: Callable[[Callable[[], None]], object] = at_once,
     tell: Callable[[str], object] = lambda _: None,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> BackboneState:
     path = job_in(folder / "job", optimizer=optimizer)
     return BackboneState(
         load_job(path), path, folder / "out", resume=resume, tell=tell, now=lambda: 0.0,
-        evaluations=Evaluations(begin, lambda _: None),
+        evaluations=Evaluations(begin, lambda _: None, clock),
     )  # fmt: skip
 
 
@@ -97,19 +99,34 @@ def test_an_evaluation_that_is_not_wanted_any_more_is_written_nowhere(tmp_path: 
     assert not any("held_out" in entry for entry in curve(tmp_path))
 
 
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_an_evaluation_that_hangs_holds_nothing_up_and_is_the_last_one(tmp_path: Path, at_the_end: bool) -> None:
+    works, told, clock = list[Callable[[], None]](), list[str](), itertools.count(0.0, 100.0)
+    state = state_in(tmp_path, begin=works.append, tell=told.append, clock=lambda: next(clock))
+    applied(state)
+    if at_the_end:
+        state.evaluate()
+    else:
+        for _ in range(10):
+            state.look_at_evaluation()
+    assert sum("the evaluation of step 1 hangs" in line for line in told) == 1
+    applied(state)
+    state.evaluate()
+    assert len(works) == 1
+    assert [entry["step"] for entry in curve(tmp_path)] == [1, 2]
+
+
 def test_a_model_that_cannot_be_copied_is_evaluated_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    works: list[Callable[[], None]] = []
     told: list[str] = []
-    state = state_in(tmp_path, begin=works.append, tell=told.append)
+    state = state_in(tmp_path, tell=told.append)
 
     def refuses(*_: object) -> NoReturn:
         raise TypeError("it holds what cannot be copied")
 
     monkeypatch.setattr(type(state.trainer.model), "__deepcopy__", refuses, raising=False)
     applied(state)
-    assert not works
     assert any("the model cannot be copied (it holds what cannot be copied)" in line for line in told)
     assert set(curve(tmp_path)[-1]["held_out"]) == {"loss", "accuracy"}
 

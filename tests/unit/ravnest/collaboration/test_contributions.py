@@ -9,6 +9,7 @@ from ravnest.collaboration import transfers
 from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.contributions import Contributions
 from ravnest.collaboration.epochs import Epoch, Epochs, Helper
+from ravnest.collaboration.matching import Complete
 from ravnest.collaboration.messages import (
     CountMessage,
     GotMessage,
@@ -29,7 +30,7 @@ from ravnest.collaboration.step_events import (
 )
 from ravnest.collaboration.step_owner import StepOwner
 from ravnest.collaboration.step_sum import StepSum
-from ravnest.collaboration.transfers import pieces
+from ravnest.collaboration.transfers import Incoming, pieces
 from ravnest.collaboration.visitor import Visitor
 from ravnest.job.config import load_job
 from ring_allreduce.transport import LineSaid
@@ -164,3 +165,16 @@ def test_who_gives_a_lie_and_leaves_before_it_is_found_ends_nothing(tmp_path: Pa
     world.kept.people.committed({liar.peer: 8, "v2#2": 8, "v3#3": 8})
     found = {one.name: (one.samples, one.scaled) for one in world.kept.people.ranked()}
     assert found == {"ada": (8, 1), "v2": (8, 0), "v3": (8, 0)}
+
+
+def test_what_came_by_another_division_than_its_step_s_is_in_no_sum_and_counts_for_nothing(tmp_path: Path) -> None:
+    """Else a step might be committed whose sum has no sample."""
+    world = World(tmp_path)
+    world.opens()
+    form = world.kept.trainer.packing.sent[0]
+    began = TransferMessage(what="contribution", step=0, tensors=2, samples=64, epoch=1)
+    own = Incoming(began, world.kept.trainer.packing.sent)
+    own.vectors = {form.name: torch.ones(form.elements)}
+    world.given.follow_up([Complete(world.visitor, own, 0.0, (1, 0))])
+    assert [type(event) for event in world.events] == [ContributionRefused]
+    assert world.sum.samples == 0

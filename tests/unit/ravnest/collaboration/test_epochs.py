@@ -213,7 +213,7 @@ def test_nobody_is_asked_who_listens_nowhere_or_where_whole_gradients_are_needed
     assert not checked.lines.said(HelpMessage)
 
 
-@pytest.mark.parametrize("what", ["it is given up", "ranges change", "its volunteer leaves"])
+@pytest.mark.parametrize("what", ["it is given up", "ranges change", "its volunteer leaves", "training ends"])
 def test_what_is_handed_on_comes_to_nothing_when_nobody_waits_for_it_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -240,6 +240,8 @@ def test_what_is_handed_on_comes_to_nothing_when_nobody_waits_for_it_any_more(
         monkeypatch.setattr(epochs, "planned", lambda *_: found)
         world.epochs.step_took(1.0, shared=True)
         assert len(world.lines.said(HelpMessage, HELPER)) == 2
+    elif what == "training ends":
+        world.epochs.end()
     else:
         world.epochs.left(world.visitors[1])
         assert world.lines.said(AdmitMessage, HELPER)[-1] == AdmitMessage(visit=relayed, ticket=b"")

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ravnest.collaboration.evaluations import LOOK_S, STOP_S, Evaluations, Found, at_once, in_thread
+from ravnest.collaboration.evaluations import BATCH_S, BATCHES, LOOK_S, STOP_S, Evaluations, Found, at_once, in_thread
 
 
 class World:
@@ -11,7 +11,7 @@ class World:
     def __init__(self) -> None:
         self.works: list[Callable[[], None]] = []
         self.slept: list[float] = []
-        self.evaluations = Evaluations(self.works.append, self.slept.append)
+        self.evaluations = Evaluations(self.works.append, self.slept.append, lambda: sum(self.slept))
         self.asked: list[bool] = []
 
     def work(self, stop: Callable[[], bool]) -> Found:
@@ -53,6 +53,38 @@ def test_who_waits_may_be_asked_to_stop() -> None:
     assert world.slept == [LOOK_S] * 2
     world.works.pop()()
     world.evaluations.wait(lambda: False)
+
+
+def test_work_that_hangs_is_given_up_and_is_nobody_s_any_more() -> None:
+    world = World()
+    world.evaluations.begin(1, world.work)
+    world.evaluations.wait(lambda: False)
+    assert sum(world.slept) == pytest.approx(BATCH_S, abs=2 * LOOK_S)
+    assert world.evaluations.give_up() == 1
+    assert world.evaluations.hangs
+    assert world.evaluations.under_way is None
+    assert world.evaluations.give_up() is None
+    world.works.pop()()
+    assert world.asked == [True], "it is told to stop, if it ever asks"
+    assert world.evaluations.finished() is None
+
+
+def test_a_batch_may_take_many_times_the_longest_one_before_it() -> None:
+    world = World()
+    longest_s = BATCH_S / 2
+
+    def slow(stop: Callable[[], bool]) -> Found:
+        for _ in range(3):
+            world.slept.append(longest_s)
+            assert not stop()
+        world.slept.append(BATCHES * longest_s)
+        assert world.evaluations.give_up() is None
+        world.slept.append(1.0)
+        assert world.evaluations.give_up() == 1
+        return {}
+
+    world.evaluations.begin(1, slow)
+    world.works.pop()()
 
 
 def test_an_error_is_raised_where_it_is_heard() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ravnest.collaboration.spot_checks import LEAST_LOOKS, SpotChecks, nth, spans_of
-from ravnest.collaboration.trainer import GRADIENTS, STATISTICS, NotFinite, Trainer
+from ravnest.collaboration.trainer import GRADIENTS, STATISTICS, NotFinite, NotRead, Trainer
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
 from tests.unit.ravnest.collaboration.jobs import job_in
@@ -107,6 +107,15 @@ def test_a_micro_batch_that_cannot_be_computed_cannot_be_in_a_sum() -> None:
 
     with pytest.raises(InvalidInput, match="cannot be in a sum: the loss of a micro-batch is nan"):
         checks(again=again).require("lena", "a", [(0, COUNT)], HONEST, 8 * COUNT)
+
+
+def test_a_micro_batch_that_cannot_be_read_now_is_held_against_nobody() -> None:
+    def hangs(order: str, number: int) -> Tensor:
+        raise NotRead("the held-out set has been read for 10 s")
+
+    checks = SpotChecks(1.0, 8, hangs, lambda: 0.0)
+    for _ in range(100):
+        checks.require("a", "o", [(0, 1)], torch.ones(4), 8)
 
 
 def test_spans_hold_all_numbers_in_order() -> None:

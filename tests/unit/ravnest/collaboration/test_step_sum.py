@@ -8,6 +8,7 @@ from ravnest.collaboration.packing import Packing
 from ravnest.collaboration.shares import Division
 from ravnest.collaboration.step_sum import MOST_HELD, PartSum, StepSum
 from ravnest.collaboration.transfers import Form
+from ravnest.errors import RunFailed
 from ring_allreduce.ring import Wire
 
 
@@ -19,6 +20,12 @@ def test_the_mean_counts_samples_and_the_next_sum_begins_from_zero() -> None:
     assert mean["g"].tolist() == [1.0, 1.0, 1.0]
     total.add({"g": torch.tensor([1.0, 0.0, 0.0])}, 1)
     assert total.finish(1)[1]["g"].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_there_is_no_mean_of_nothing() -> None:
+    total = StepSum(Packing([Form("g", torch.float32, 3)]))
+    with pytest.raises(RunFailed, match="nothing at step 7"):
+        total.finish(7)
 
 
 def test_what_a_shorter_form_loses_is_added_to_later_means() -> None:

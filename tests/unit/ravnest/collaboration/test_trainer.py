@@ -1,13 +1,16 @@
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ravnest.collaboration.packing import Feedback
 from ravnest.collaboration.step_sum import StepSum
-from ravnest.collaboration.trainer import GRADIENTS, Trainer
+from ravnest.collaboration.trainer import GRADIENTS, NotRead, Trainer
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
+from ravnest.training.batches import SampleSet
 from ring_allreduce.ring import Wire
 from tests.unit.ravnest.collaboration.jobs import job_in
 
@@ -110,3 +113,27 @@ def test_a_planned_job_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("mode: collaborative\ntarget_batch: 64\n", ""))
     with pytest.raises(InvalidInput, match="collaborative"):
         Trainer(load_job(path), path)
+
+
+def test_a_held_out_set_that_is_read_for_ever_holds_no_spot_check_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ravnest.collaboration.trainer.READ_S", 0.01)
+    backbone = trainer(tmp_path)
+    begun, goes_on, read = threading.Event(), threading.Event(), SampleSet.batch
+
+    def hangs(self: SampleSet, *span: Any) -> Any:
+        if self is backbone.data.held_out:
+            begun.set()
+            goes_on.wait()
+        return read(self, *span)
+
+    monkeypatch.setattr(SampleSet, "batch", hangs)
+    evaluates = threading.Thread(target=backbone.evaluation(), args=(lambda: False,), daemon=True)
+    evaluates.start()
+    begun.wait()
+    with pytest.raises(NotRead):
+        backbone.again("o", 0)
+    goes_on.set()
+    evaluates.join()
+    assert backbone.again("o", 0).numel() == backbone.packing.summed[0].elements
