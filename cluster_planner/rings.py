@@ -341,7 +341,7 @@ def _around(
 ) -> Exchange:
     """Return the exchange in which each node sends to the next one."""
     at = np.arange(len(nodes))
-    pairs, latency_s = _numbers(fleet, nodes, at, np.roll(at, -1)), np.array(links.hop_latency_s)
+    pairs, latency_s = _numbers(fleet, nodes, at, (at + 1) % len(nodes)), np.array(links.hop_latency_s)
     return Exchange(pairs, sent_bytes, taken_s, latency_s, slowest, sending_s, max(links.hop_latency_s), way_s)
 
 
@@ -364,7 +364,8 @@ def _links(latency_s: Floats, rates: Floats) -> RingLinks:
     count = len(rates)
     if count < 2:
         return RingLinks()
-    hops = np.arange(count), np.roll(np.arange(count), -1)
+    at = np.arange(count)
+    hops = at, (at + 1) % count
     ways = tuple(rates[hops].tolist()), tuple(latency_s[hops].tolist())
 
     def pair(a: int, b: int) -> tuple[float, float]:

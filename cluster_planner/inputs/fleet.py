@@ -99,12 +99,12 @@ class Node:
         usual = CUDA_PROCESS_BYTES if self.device.startswith("cuda") else PROCESS_BYTES
         return max(0, (self.process_bytes or usual) - PROCESS_BYTES)
 
-    @property
+    @cached_property
     def room_bytes(self) -> int:
         """Return the memory that a stage finds whose needs hold PROCESS_BYTES for its process."""
         return max(0, self.memory_bytes - self.beyond_bytes)
 
-    @property
+    @cached_property
     def host_room_bytes(self) -> float:
         """Return the machine's own memory that a stage on a GPU finds beside its process; endless if not counted."""
         return math.inf if self.host_memory_bytes is None else max(0, self.host_memory_bytes - CUDA_HOST_BYTES)

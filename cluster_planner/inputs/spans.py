@@ -106,6 +106,8 @@ class SpanCosts:
 
     def with_reading(self, start: int, end: int, compute_s: float) -> float:
         """Return the seconds that a stage of that span takes per micro-batch, of which it computes `compute_s`."""
+        if self.workload.reading_s == 0:
+            return compute_s
         return float(self._read_too(np.asarray(compute_s), np.asarray(start == 0 or end == self.count)))
 
     def table_with_reading(self, compute_s: Floats) -> Floats:

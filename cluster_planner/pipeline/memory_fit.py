@@ -107,7 +107,9 @@ def stage_fits(node: Node, spans: SpanCosts, stage: Stage, place: tuple[int, int
     in flight; of a GPU, whether its machine has, too.
     """
     needed = spans.stage_memory_bytes(*stage.units, place, window, recomputes=stage.recomputes)
-    return needed <= node.room_bytes and spans.stage_host_bytes(*stage.units, place, window) <= node.host_room_bytes
+    if needed > node.room_bytes or math.isinf(node.host_room_bytes):
+        return needed <= node.room_bytes
+    return spans.stage_host_bytes(*stage.units, place, window) <= node.host_room_bytes
 
 
 def _farthest(reaches: Sequence[Sequence[int]]) -> int:

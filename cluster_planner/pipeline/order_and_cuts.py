@@ -114,7 +114,25 @@ def best_cuts(
     """Return the cheapest pipeline of `least` or more stages whose nodes appear in this order, or None if there is
     none.
     """
+    if least == len(order) and not tables.places and pinned == ANYONE:
+        return _each_in_order(tables, order, combine)
     return cuts_of_orders(tables, (order,), combine, least, pinned)[0]
+
+
+def _each_in_order(tables: Tables, order: tuple[int, ...], combine: np.ufunc) -> Solution | None:
+    """Return the cheapest pipeline in which each of these nodes runs a stage."""
+    best, came = tables.stage[order[0], 0], list[NDArray[np.int64]]()
+    for before, node in itertools.pairwise(order):
+        total = combine(combine(best, tables.hop[before, node])[:, None], tables.stage[node])
+        came.append(total.argmin(axis=0))
+        best = total.min(axis=0)
+    if not np.isfinite(best[-1]):
+        return None
+    steps, end = list[tuple[int, int, int]](), len(best) - 1
+    for node, starts in zip(order[:0:-1], reversed(came), strict=True):
+        steps.append((node, int(starts[end]), end))
+        end = int(starts[end])
+    return Solution(float(best[-1]), ((order[0], 0, end), *reversed(steps)))
 
 
 def cuts_of_orders(
