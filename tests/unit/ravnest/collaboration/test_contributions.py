@@ -8,7 +8,7 @@ import torch
 from ravnest.collaboration import transfers
 from ravnest.collaboration.backbone_state import BackboneState
 from ravnest.collaboration.contributions import Contributions
-from ravnest.collaboration.epochs import Epoch, Epochs, Helper
+from ravnest.collaboration.epochs import RELAYED, Epoch, Epochs, Helper
 from ravnest.collaboration.matching import Complete
 from ravnest.collaboration.messages import (
     CountMessage,
@@ -42,6 +42,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         path = job_in(folder / "job")
         job, self.lines, self.events = load_job(path), LinesTwin(), list[Event]()
+        self.owner_hears = False
         self.kept = BackboneState(job, path, folder / "out", resume=False, tell=lambda _: None, now=lambda: 0.0)
         self.owner = StepOwner(64)
         self.sum = StepSum(self.kept.trainer.packing)
@@ -55,8 +56,13 @@ class World:
         self.sharing = sharing = Sharing(epochs, self.sum, packing, lines, lambda: [self.visitor], lines.now)  # type: ignore[arg-type]
         checks = SpotChecks(0.0, 8, lambda order, number: torch.zeros(0), lambda: 0.0)
         self.given = Contributions(
-            self.kept, self.owner, sharing, checks, lines, self.events.append, lambda _: None  # type: ignore[arg-type]
+            self.kept, self.owner, sharing, checks, lines, self._decide, lambda _: None  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def _decide(self, event: Event) -> None:
+        self.events.append(event)
+        if self.owner_hears:
+            self.owner.handle(event, 0.0)
 
     def opens(self) -> None:
         """The step opens, for all who are ready."""
@@ -178,3 +184,45 @@ def test_what_came_by_another_division_than_its_step_s_is_in_no_sum_and_counts_f
     world.given.follow_up([Complete(world.visitor, own, 0.0, (1, 0))])
     assert [type(event) for event in world.events] == [ContributionRefused]
     assert world.sum.samples == 0
+
+
+@pytest.mark.parametrize("asked_again", [False, True])
+@pytest.mark.parametrize("epoch_ends", [False, True])
+def test_a_second_contribution_that_is_handed_on_while_the_first_one_is_counts_if_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_again: bool, epoch_ends: bool
+) -> None:
+    """Each counts once, and in its order, whether its parts come to be added up elsewhere or not."""
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 64)
+    world = World(tmp_path)
+    form = world.kept.trainer.packing.sent[0]
+    division = Division(world.kept.trainer.packing, (form.piece_elements, form.elements))
+    helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
+    monkeypatch.setattr(world.epochs, "helpers", {9: helper})
+    monkeypatch.setattr(world.epochs, "current", Epoch(1, division, [helper], 0.0, relayed={1}, usable=True))
+    world.owner_hears = True
+    world.sharing.opens(0)
+    world.opens()
+    world.gives(1.0)
+    world.gives(2.0)  # before it is known that the first one is whole everywhere
+    assert len(helper.visitor.outgoing) == 2
+    assert world.events == []
+
+    def has(number: int) -> None:
+        part = PartMessage(epoch=1, visit=1 + RELAYED, number=number, step=0, samples=8, deviation=0.0)
+        found = world.sharing.hear(helper.visitor, part, LineSaid(9, part, ()))
+        assert found is not None
+        world.given.follow_up(found)
+
+    has(0)
+    assert world.sharing.sum.samples == 8
+    if asked_again:
+        world.opens()
+    if epoch_ends:
+        world.given.follow_up(world.sharing.give_up([helper], "a test"))
+    else:
+        has(1)
+    counted = 16 if asked_again else 8
+    assert world.sharing.sum.samples == counted
+    assert world.owner.needed == 64 - counted
+    dropped = [one for one in world.lines.said(CountMessage, 9) if isinstance(one, CountMessage) and one.scale is None]
+    assert [one.number for one in dropped] == ([] if asked_again or epoch_ends else [1])
