@@ -33,4 +33,4 @@ volunteer dora
 wait "$backbone"
 wait
 "$python" -m ravnest collaborate people "$out"
-grep -h "gave" "$out/ada.log" "$out/bob.log" "$out/dora.log" || true
+grep -h "thank you" "$out/ada.log" "$out/bob.log" "$out/dora.log" || true

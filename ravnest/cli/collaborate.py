@@ -186,7 +186,7 @@ def join(
         )
         done = volunteer.work(stop)
     weights = f"; weights' hash {done.weights[:16]}" if done.weights else ""
-    typer.echo(f"gave {done.samples:,} samples in {done.steps} steps; thank you{weights}")
+    typer.echo(f"sent {done.samples:,} samples in {done.steps} steps{done.in_words()}; thank you{weights}")
 
 
 @collaborate.command(epilog="Example: ravnest collaborate lend lend.txt")

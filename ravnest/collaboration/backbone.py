@@ -190,7 +190,7 @@ class Backbone:
             for visitor in self._joined():
                 has_all = visitor.outgoing.settled and not visitor.takes_elsewhere
                 if visitor.told_s is None and has_all and not waits:
-                    self._lines.send(visitor.line, EndMessage(step=self.step))
+                    self._lines.send(visitor.line, EndMessage(step=self.step, counted=visitor.counted))
                     visitor.told_s = self._now()
             here = any(visitor.is_awaited(self._now(), began_s) for visitor in self._visitors.values())
             if not here and not any(self._now() < left_s + RETURN_S for left_s in self._left_s.values()):
@@ -198,6 +198,8 @@ class Backbone:
             for event in self._lines.take(LONGEST_WAIT_S):
                 self._on(event)
         for visitor in [one for one in self._visitors.values() if one.told_s is None]:  # else they look for it anew
+            if visitor.person is not None and not visitor.joined:  # it agrees, or makes its model, and has not failed
+                self._lines.send(visitor.line, EndMessage(step=self.step, counted=visitor.counted))
             self._put_out(visitor, "training has ended; it took not all in time", may_return=visitor.follows)
 
     # Lines.
@@ -219,7 +221,7 @@ class Backbone:
                 gone = self._visitors.pop(line, None)
                 if gone is not None:
                     if gone.joined:
-                        self._tell(f"{gone.name} has left: {reason}")
+                        self._tell(f"{gone.name} is gone: {reason}")
                     self._gone(gone, may_return=True)
             case LineSaid(line=line, message=message) if line in self._visitors:
                 visitor = self._visitors[line]
@@ -227,8 +229,6 @@ class Backbone:
                     self._hear(visitor, message, event)
                 except InvalidInput as error:
                     self._put_out(visitor, str(error), may_return=isinstance(error, TooLate))
-            case _:
-                pass
 
     def _hear(self, visitor: Visitor, message: Message, event: LineSaid) -> None:
         """Raises InvalidInput for what no volunteer of ours says at this point."""
@@ -288,7 +288,7 @@ class Backbone:
         self._decide(ProgressCame(visitor.peer, message.step, samples, message.samples_per_s, micro_batch, every_s))
         if message.samples_per_s and not visitor.rated:
             visitor.rated = True
-            self._lines.send(visitor.line, AliveMessage(step=self.step))
+            self._lines.send(visitor.line, AliveMessage(step=self.step, counted=visitor.counted))
 
     # Decisions.
 
@@ -372,7 +372,7 @@ class Backbone:
         self._alive_s = now_s
         for visitor in self._visitors.values():
             if visitor.agreed:
-                self._lines.send(visitor.line, AliveMessage(step=self.step))
+                self._lines.send(visitor.line, AliveMessage(step=self.step, counted=visitor.counted))
 
     def _put_out(self, visitor: Visitor, reason: str, *, may_return: bool = False) -> None:
         if self._visitors.pop(visitor.line, None) is None:

@@ -353,7 +353,7 @@ class LentMachines:
     def _lost(self, line: int, reason: str) -> None:
         gone = self._machines.pop(line, None)
         if gone is not None and gone.power is not None:
-            self._tell(f"{gone.power.name} has left: {reason}")
+            self._tell(f"{gone.power.name} is gone: {reason}")
 
     def _take(self, machine: _Machine, event: LineSaid) -> None:
         """Raises InvalidInput for what no machine says at this point."""

@@ -167,11 +167,13 @@ class OpenMessage(Message, frozen=True, kw_only=True, tag="open"):
 class AliveMessage(Message, frozen=True, kw_only=True, tag="alive"):
     """The backbone lives, while there is nothing else to say. It has made `step` steps.
 
-    `epoch`: a helper answers a ticket of this one; 0: it answers none.
+    `epoch`: a helper answers a ticket of this one; 0: it answers none. `counted`: so many samples are counted for the
+    volunteer's key by now; None: nobody says so.
     """
 
     step: Count
     epoch: Count = 0
+    counted: Count | None = None
 
 
 class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):
@@ -181,9 +183,10 @@ class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):
 
 
 class EndMessage(Message, frozen=True, kw_only=True, tag="end"):
-    """The collaboration has come to its end. Who is told says the same back, as its last word."""
+    """The collaboration has come to its end. Who is told says the same back, as its last word. `counted`: as above."""
 
     step: Count
+    counted: Count | None = None
 
 
 class SharesMessage(Message, frozen=True, kw_only=True, tag="shares"):

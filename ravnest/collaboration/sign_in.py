@@ -14,6 +14,7 @@ from ravnest.collaboration.messages import (
     PROTOCOL,
     ChallengeMessage,
     CodeMessage,
+    EndMessage,
     HelloMessage,
     JoinMessage,
     RefusedMessage,
@@ -38,6 +39,9 @@ class Given:
     """What a volunteer has done so far."""
 
     samples: int = 0
+    """That were sent. Those of a step that was committed without them do not count."""
+    counted: int | None = None
+    """Of its key, in all, as far as the backbone has said so."""
     steps: int = 0
     visits: int = 0
     micro_batches: int = 0
@@ -45,6 +49,10 @@ class Given:
     """Micro-batches in a row whose loss or gradient was not finite."""
     weights: str = ""
     """The hash of the weights that it holds at its end; empty where it holds none."""
+
+    def in_words(self) -> str:
+        """What the leaderboard says."""
+        return "" if self.counted is None else f"; the leaderboard counts {self.counted:,} for this key"
 
 
 @dataclass
@@ -72,7 +80,11 @@ class Member:
         self._told_s = now_s
         of = "" if total_steps is None else f" of {total_steps:,}"
         steps = "1 step" if self.given.steps == 1 else f"{self.given.steps:,} steps"
-        self.tell(f"step {step:,}{of}: gave {self.given.samples:,} samples in {steps} so far")
+        self.tell(f"step {step:,}{of}: sent {self.given.samples:,} samples in {steps} so far{self.given.in_words()}")
+
+
+class TrainingOver(RunFailed):
+    """The backbone says that training has ended, to one that has not joined yet."""
 
 
 class Refused(RunFailed):
@@ -146,6 +158,8 @@ class _Words:
         if isinstance(event.message, RefusedMessage):
             failure = RunFailed if event.message.may_return else Refused
             raise failure(f"the backbone refused this volunteer: {event.message.reason}")
+        if isinstance(event.message, EndMessage):
+            raise TrainingOver("training has ended before this volunteer had joined")
         if not isinstance(event.message, kinds):
             raise RunFailed(f"the backbone sent {type(event.message).__name__} out of turn")
         return event.message

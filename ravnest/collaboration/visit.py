@@ -49,7 +49,7 @@ from ravnest.collaboration.peer_steps import (
     TrainingEnded,
 )
 from ravnest.collaboration.progress import REPORT_S, Report
-from ravnest.collaboration.sign_in import IDLE_S, Member, Refused, sign_in
+from ravnest.collaboration.sign_in import IDLE_S, Member, Refused, TrainingOver, sign_in
 from ravnest.collaboration.spot_checks import spans_of
 from ravnest.collaboration.taking import Taking
 from ravnest.collaboration.trainer import NotFinite, Trainer
@@ -233,7 +233,10 @@ class Visit:
             case RefusedMessage():
                 failure = RunFailed if message.may_return else Refused
                 raise failure(f"the backbone has ended this visit: {message.reason}")
+            case EndMessage() if self._steps.step is None:
+                raise TrainingOver("training has ended before this volunteer had the state")
             case EndMessage():
+                self._member.given.counted = message.counted
                 if message.step != self._due:
                     raise RunFailed(f"training has ended at step {message.step}, and step {self._due} has not come")
                 self._handle(TrainingEnded())
@@ -241,6 +244,7 @@ class Visit:
                 self._ended = True
             case AliveMessage():
                 self._made = message.step
+                self._member.given.counted = message.counted
             case GotMessage():
                 self._outgoing.got(message.pieces)
             case OpenMessage():

@@ -83,6 +83,11 @@ class Visitor:
         return f"{self.name}#{self.line}"
 
     @property
+    def counted(self) -> int | None:
+        """The samples that are counted for its key."""
+        return None if self.person is None else self.person.samples
+
+    @property
     def holds_state(self) -> bool:
         """Whether it has joined and was sent the state."""
         return self.joined and not self.takes_state and not self.takes_elsewhere

@@ -15,7 +15,7 @@ from ravnest.collaboration.beside import Beside, BesideInThread
 from ravnest.collaboration.code_bundle import code_hash, written
 from ravnest.collaboration.invitation import BACKBONE, Invitation
 from ravnest.collaboration.messages import COLLABORATION, signed_part
-from ravnest.collaboration.sign_in import Given, Member, Refused
+from ravnest.collaboration.sign_in import Given, Member, Refused, TrainingOver
 from ravnest.collaboration.trainer import Trainer
 from ravnest.collaboration.visit import Diverged, Visit
 from ravnest.dht import KeyIdentity
@@ -82,6 +82,9 @@ class Volunteer:
                     if visit.run(stop):
                         return self.given
                     why = "its line ended"
+                except TrainingOver as error:
+                    self._tell(str(error))
+                    return self.given
                 except (InvalidInput, Refused, Diverged):
                     raise
                 except RavnestError as error:

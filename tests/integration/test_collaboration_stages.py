@@ -78,7 +78,7 @@ def test_a_volunteer_of_two_machines_trains_though_one_is_killed_and_another_tak
     until(lambda: backbone.poll() is not None, "training has ended", DEADLINE_S)
     told, gave, lent = (process.communicate()[0] for process in (backbone, ada, attic))
     assert backbone.returncode == ada.returncode == attic.returncode == 0, (told, gave, lent)
-    assert "cellar has left" in gave
+    assert "cellar is gone" in gave
     assert "attic holds units" in gave
     assert not line.exists()
     backbones = re.search(r"hash ([0-9a-f]{16})", told)

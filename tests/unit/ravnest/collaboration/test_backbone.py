@@ -289,6 +289,32 @@ def test_who_never_takes_the_last_average_is_not_waited_for_without_end(
     assert not refused.may_return
 
 
+def test_who_still_makes_its_model_is_told_that_training_has_ended_and_all_what_of_theirs_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.joins(1)
+    world.lines.events.append(LineOpened(2, "guest"))
+    world.turns(8)
+    world.answers(2, "v2")
+    world.lines.events.pop()  # it has not agreed yet
+    world.takes_all(1)
+    world.reports(1, 64)
+    world.gives(1, 64, 0.1)
+    take = world.lines.take
+
+    def takes_the_last(timeout_s: float) -> list[object]:
+        world.takes_last_averages(1)
+        return take(timeout_s)  # type: ignore[return-value]
+
+    monkeypatch.setattr(world.lines, "take", takes_the_last)
+    assert world.turns(400)
+    assert world.lines.said(EndMessage, 1) == [EndMessage(step=1, counted=64)]
+    assert world.lines.said(EndMessage, 2) == [EndMessage(step=1, counted=0)]
+    words = [message for line, message, _ in world.lines.sent if line == 2]
+    assert words.index(EndMessage(step=1, counted=0)) < len(words) - 1, "before the line is ended"
+
+
 def test_finite_numbers_however_large_end_no_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, monkeypatch, samples=640)
     for line in (1, 2):

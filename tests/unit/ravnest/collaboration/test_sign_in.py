@@ -14,7 +14,7 @@ from ravnest.collaboration.messages import (
     RefusedMessage,
     WelcomeMessage,
 )
-from ravnest.collaboration.sign_in import ANSWER_S, Member, Refused, require_name, sign_in
+from ravnest.collaboration.sign_in import ANSWER_S, Member, Refused, TrainingOver, require_name, sign_in
 from ravnest.collaboration.trainer import Trainer
 from ravnest.errors import InvalidInput, RunFailed
 from ravnest.job.config import load_job
@@ -52,11 +52,12 @@ def test_what_was_given_is_told_now_and_then(tmp_path: Path) -> None:
         member.given.samples, member.given.steps = 512 * number, number
         member.tell_progress(number + 10, 200, now_s)
     assert told == [
-        "step 11 of 200: gave 512 samples in 1 step so far",
-        "step 14 of 200: gave 2,048 samples in 4 steps so far",
+        "step 11 of 200: sent 512 samples in 1 step so far",
+        "step 14 of 200: sent 2,048 samples in 4 steps so far",
     ]
+    member.given.counted = 1536
     member.tell_progress(15, None, 99.0)
-    assert told[-1].startswith("step 15: gave")
+    assert told[-1] == "step 15: sent 2,048 samples in 4 steps so far; the leaderboard counts 1,536 for this key"
 
 
 def saying(*messages: Message) -> LinesTwin:
@@ -88,7 +89,7 @@ def test_it_proves_its_key_takes_the_code_and_says_what_its_model_averages(tmp_p
         ([CHALLENGE, *[CodeMessage(path="a.py", data=b"")] * (MOST_CODE_FILES + 1)], InvalidInput, "more than"),
         ([CHALLENGE, RefusedMessage(reason="no place", may_return=True)], RunFailed, "no place"),
         ([CHALLENGE, RefusedMessage(reason="no")], Refused, "no"),
-        ([EndMessage(step=0)], RunFailed, "out of turn"),
+        ([OpenMessage(step=0, stop=8)], RunFailed, "out of turn"),
         ([], RunFailed, f"nothing for {ANSWER_S:.0f} s"),
     ],
 )
@@ -108,3 +109,10 @@ def test_who_is_asked_to_stop_waits_for_no_answer(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="stopped"):
         sign_in(member, lines, 3, lines.now, lambda: lines.now_s > 1.0)  # type: ignore[arg-type]
     assert lines.now_s < 3.0
+
+
+def test_who_hears_that_training_has_ended_before_it_has_joined_is_told_so(tmp_path: Path) -> None:
+    member, _ = member_of(tmp_path)
+    lines = saying(CHALLENGE, EndMessage(step=4))
+    with pytest.raises(TrainingOver, match="before this volunteer had joined"):
+        sign_in(member, lines, 3, lines.now)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from ravnest.collaboration.messages import (
     WelcomeMessage,
 )
 from ravnest.collaboration.progress import REPORT_S
-from ravnest.collaboration.sign_in import Member, Refused
+from ravnest.collaboration.sign_in import Member, Refused, TrainingOver
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
 from ravnest.collaboration.transfers import Said, pieces
 from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, SILENT_S, Diverged, Visit
@@ -391,3 +391,13 @@ def test_nothing_is_computed_for_a_step_that_was_made(
     monkeypatch.setattr(trainer, "compute", seen)
     assert visit.run(averages_come_late)
     assert steps == [2 - delayed], "by the weights of the last step that was made, or of the one before"
+
+
+def test_who_is_ready_once_training_has_ended_is_told_so_and_looks_for_nobody(tmp_path: Path) -> None:
+    visit, lines, member, _ = visit_of(tmp_path)
+    while len(lines.events) > 2:
+        lines.events.pop()  # the state
+    lines.events += [LineSaid(3, EndMessage(step=4), ()), LineClosed(3, "training has ended")]
+    with pytest.raises(TrainingOver, match="before this volunteer had the state"):
+        visit.run(every(1000))
+    assert not member.given.weights

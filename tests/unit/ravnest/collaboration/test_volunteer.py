@@ -7,6 +7,7 @@ import pytest
 from ravnest.collaboration import volunteer as module
 from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.invitation import Invitation
+from ravnest.collaboration.sign_in import TrainingOver
 from ravnest.collaboration.volunteer import Volunteer
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput, RunFailed
@@ -83,3 +84,29 @@ def test_the_address_that_served_last_is_asked_first(tmp_path: Path, monkeypatch
     assert dialled == [1, 2, 2, 1, 1, 2, 3]
     assert told[0] == "a:1: nobody serves there; trying again, for 0 s at most"
     assert told[1] == "a:2: its line ended; trying again, for 1 s at most"
+
+
+def test_who_hears_that_training_has_ended_looks_for_no_backbone_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+
+    class NoLines:
+        def __init__(self, *_: object) -> None: ...
+
+        def dial(self, *_: object) -> int:
+            return 1
+
+        def close(self) -> None: ...
+
+    class Over:
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self, stop: object) -> bool:
+            raise TrainingOver("training has ended before this volunteer had the state")
+
+    monkeypatch.setattr(module, "Lines", NoLines)
+    monkeypatch.setattr(module, "Visit", Over)
+    ada = Volunteer(invited("00" * 32, "a:1"), new_identity(), "ada", tmp_path, agree=lambda *_: True, tell=told.append)
+    assert ada.work().weights == ""
+    assert told == ["training has ended before this volunteer had the state"]
