@@ -4,20 +4,31 @@ Backbone and eight volunteers, whose speeds differ by a factor of four, are the 
 a latency of 20 ms each way. Their speed is raised from world to world, from steps of four seconds to steps whose
 computing takes less than a millisecond: with steps at once, and with delayed ones. In the first step nobody's speed is
 known before its first micro-batch.
+
+Two more worlds have averages that take ten times as long as computing: ten volunteers with two micro-batches each, and
+a backbone that sends 50 kB/s through one queue, so that a word to stop waits behind averages for others.
 """
 
 import itertools
 import tempfile
 from pathlib import Path
 from statistics import median
+from unittest import mock
 
-from experiments.collaboration.virtual_world import VirtualWorld
+from experiments.collaboration.virtual_world import FAST, VirtualWorld
 from experiments.harness.report import Claim, Part, Table
+from ravnest.collaboration import transfers
 
 PEERS = 8
 TARGET = 1024
 COMPUTE_S = (4.0, 1.0, 0.25, 0.05, 0.01, 0.0005)
 """In so long all of them together fill a batch, world by world."""
+
+SLOW_PEERS, SLOW_TARGET, SLOW_COMPUTE_S = 10, 160, 1.0
+SLOW_UP = 50e3
+"""Bytes per second of the backbone whose averages take longer than computing."""
+
+SLOW_WIDTH, SLOW_PIECE = 600, 16 * 1024
 
 
 def measure(*, quick: bool) -> Part:
@@ -37,6 +48,8 @@ def measure(*, quick: bool) -> Part:
             )
         )
         least, most = min(least, *batches), max(most, *batches)
+    slow = {delayed: _slow(4 if quick else 12, delayed=delayed) for delayed in (False, True)}
+    slow_batches = [batch for batches, _ in slow.values() for batch in batches]
     return Part(
         name="short_steps",
         title="Steps that are short beside the latency",
@@ -47,16 +60,31 @@ def measure(*, quick: bool) -> Part:
                 "1.0 to 1.1",
                 f"{least:.3f} to {most:.3f}",
                 least >= 1.0 and most <= 1.1,
-            )
+            ),
+            Claim(
+                "slow averages",
+                "the same where averages take longer than computing",
+                "1.0 to 1.1",
+                f"{min(slow_batches):.3f} to {max(slow_batches):.3f}",
+                min(slow_batches) >= 1.0 and max(slow_batches) <= 1.1,
+            ),
         ],
         tables=[
             Table(
                 f"{steps} steps of {TARGET} samples",
                 ("steps", "computing, ms", "a step, median, ms", "first batch, of the target", "least", "most"),
                 rows,
-            )
+            ),
+            Table(
+                "averages that take longer than computing",
+                ("steps", "a step, median, s", "least", "most"),
+                [
+                    ("delayed by one" if delayed else "at once", round(median(seconds), 2), min(batches), max(batches))
+                    for delayed, (batches, seconds) in slow.items()
+                ],
+            ),
         ],
-        notes=[" ".join((__doc__ or "").split("\n\n")[1].split())],
+        notes=[" ".join(one.split()) for one in (__doc__ or "").split("\n\n")[1:]],
     )
 
 
@@ -64,13 +92,27 @@ def _world(compute_s: float, steps: int, *, delayed: bool) -> tuple[list[float],
     """The batches of all steps, of the target, and their seconds."""
     with tempfile.TemporaryDirectory() as folder:
         world = VirtualWorld(Path(folder), steps=steps, target=TARGET, delayed=delayed)
-        with world.running():
-            backbone = world.start_backbone()
-            parts = [4 ** (at / (PEERS - 1)) for at in range(PEERS)]
-            for at, part in enumerate(parts):
-                world.join(f"v{at}", TARGET / compute_s * part / sum(parts))
-            world.net.run(lambda: world.result is not None or not backbone.alive, 3600.0)
-            if backbone.error is not None:
-                raise backbone.error
-        curve = world.curve()
-        return [entry["samples"] / TARGET for entry in curve], [entry["seconds"] for entry in curve]
+        return _batches(world, PEERS, TARGET, compute_s, FAST)
+
+
+def _slow(steps: int, *, delayed: bool) -> tuple[list[float], list[float]]:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(transfers, "PIECE_BYTES", SLOW_PIECE):
+        world = VirtualWorld(
+            Path(folder), steps=steps, target=SLOW_TARGET, width=SLOW_WIDTH, wire="float32", delayed=delayed
+        )
+        return _batches(world, SLOW_PEERS, SLOW_TARGET, SLOW_COMPUTE_S, SLOW_UP)
+
+
+def _batches(
+    world: VirtualWorld, peers: int, target: int, compute_s: float, up: float
+) -> tuple[list[float], list[float]]:
+    with world.running():
+        backbone = world.start_backbone(up)
+        parts = [4 ** (at / (peers - 1)) for at in range(peers)]
+        for at, part in enumerate(parts):
+            world.join(f"v{at}", target / compute_s * part / sum(parts))
+        world.net.run(lambda: world.result is not None or not backbone.alive, 3600.0)
+        if backbone.error is not None:
+            raise backbone.error
+    curve = world.curve()
+    return [round(entry["samples"] / target, 3) for entry in curve], [entry["seconds"] for entry in curve]

@@ -362,7 +362,7 @@ class Backbone:
         self._say_alive()
         if self._others and now_s >= self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
-            self._steps_down = is_served_further(self._kept, self.invitation, self._others, self._now)
+            self._steps_down = is_served_further(self._kept.standing, self.invitation, self._others, self._now)
         self._pump.pump()
 
     def _say_alive(self) -> None:

@@ -28,6 +28,12 @@ from ring_allreduce.transport import Keys, LineClosed, LineEvent, Lines, LineSai
 ANSWER_S = 60.0
 """The backbone's next word while a volunteer joins may take so long."""
 
+SILENT_S = 300.0
+"""A backbone that works says something every ALIVE_S; it may write its state for some time."""
+
+LOOK_S = 30.0
+"""Another machine that has taken over is looked for when the backbone said nothing for so long, and so often then."""
+
 IDLE_S = 0.5
 
 TOLD_S = 30.0
@@ -69,9 +75,23 @@ class Member:
     given: Given = field(default_factory=Given)
     signatures: tuple[bytes, ...] = ()
     """Of the code that was sent last; whether they are any is not known yet."""
+    is_served_after: Callable[[int], bool] = lambda _: False
+    """Whether one of the backbone's machines serves by a term that is greater than this one. It is asked seldom."""
+    term: int = 0
+    """Of the backbone that serves it."""
     keys: Keys | None = None
     """What lines to machines that add up shares are opened with; None: such lines cannot be opened."""
     _told_s: float | None = None
+    _looked_s: float = 0.0
+
+    def require_heard(self, heard_s: float, now_s: float) -> None:
+        """Raises RunFailed where a backbone that was heard last at that time has to be left."""
+        if now_s > heard_s + SILENT_S:
+            raise RunFailed(f"the backbone said nothing for {SILENT_S:.0f} s")
+        if now_s > max(heard_s, self._looked_s) + LOOK_S:
+            self._looked_s = now_s
+            if self.is_served_after(self.term):
+                raise RunFailed(f"the backbone said nothing for {now_s - heard_s:.0f} s, and another machine serves")
 
     def tell_progress(self, step: int, total_steps: int | None, now_s: float) -> None:
         """Say what was given by now, after a step was made; not sooner than TOLD_S after the last time."""
@@ -111,6 +131,7 @@ def sign_in(
         raise InvalidInput(f"the backbone speaks version {challenge.protocol} of the protocol, not {PROTOCOL}")
     if not challenge.serves:
         raise RunFailed("this machine stands by")
+    member.term = challenge.term
     hello = HelloMessage(
         protocol=PROTOCOL,
         name=member.name,

@@ -74,7 +74,7 @@ def proof(secret: str, nonce: bytes) -> bytes:
 
 
 def is_served_further(
-    state: BackboneState, invitation: Invitation, others: tuple[str, ...], now: Callable[[], float]
+    standing: tuple[int, int], invitation: Invitation, others: tuple[str, ...], now: Callable[[], float]
 ) -> bool:
     """Whether one of the other machines serves with a greater (term, step). Takes 2 LOOK_SERVING_S each at most."""
     for address in others:
@@ -85,7 +85,7 @@ def is_served_further(
             while now() < ends_s:
                 for event in lines.take(LOOK_SERVING_S):
                     said = event.message if isinstance(event, LineSaid) else None
-                    if isinstance(said, ChallengeMessage) and said.serves and (said.term, said.step) > state.standing:
+                    if isinstance(said, ChallengeMessage) and said.serves and (said.term, said.step) > standing:
                         return True
                     ends_s = now()
         except RavnestError:

@@ -3,7 +3,7 @@
 In: the line, and who the volunteer is. Out: samples that the backbone counts, and averages that are applied. The thread
 that computes also reads what has come, between two micro-batches; peer_steps.py decides what follows. Where steps are
 delayed another thread computes, and vectors travel meanwhile; what has to be decided waits for the end of the
-micro-batch, so only one of the two threads touches the model. A backbone that says nothing for SILENT_S is left. A
+micro-batch, so only one of the two threads touches the model. A backbone that is silent for too long is left. A
 micro-batch whose loss or gradient is not finite counts as not made.
 """
 
@@ -56,9 +56,6 @@ from ravnest.collaboration.trainer import NotFinite, Trainer
 from ravnest.collaboration.transfers import Incoming, Outgoing
 from ravnest.errors import InvalidInput, RunFailed
 from ring_allreduce.transport import LineClosed, LineEvent, Lines, LineSaid, Message
-
-SILENT_S = 300.0
-"""A backbone that works says something every ALIVE_S; it may write its state for some time."""
 
 SMOOTHED = 0.3
 """How much the last micro-batch counts in the rate that is reported. The first one, in which libraries and data warm
@@ -156,8 +153,7 @@ class Visit:
                 return True
             if self._closed:
                 return False
-            if self._now() > self._heard_s + SILENT_S:
-                raise RunFailed(f"the backbone said nothing for {SILENT_S:.0f} s")
+            self._member.require_heard(self._heard_s, self._now())
             # More than a whole batch is never one volunteer's: where steps are short, the word to stop comes late.
             if self._computes and self._steps.samples < self._trainer.target_batch:
                 self._compute()

@@ -16,6 +16,7 @@ from ravnest.collaboration.code_bundle import code_hash, written
 from ravnest.collaboration.invitation import BACKBONE, Invitation
 from ravnest.collaboration.messages import COLLABORATION, signed_part
 from ravnest.collaboration.sign_in import Given, Member, Refused, TrainingOver
+from ravnest.collaboration.stand_by import is_served_further
 from ravnest.collaboration.trainer import Trainer
 from ravnest.collaboration.visit import Diverged, Visit
 from ravnest.dht import KeyIdentity
@@ -24,6 +25,7 @@ from ravnest.job.config import load_job
 from ring_allreduce.transport import Lines
 
 DIAL_S = 15.0
+MOST_STEP = 2**63
 RETRY_S = 2.0
 """Between two tries; a visit that was shorter counts as none."""
 
@@ -61,7 +63,14 @@ class Volunteer:
         self._trainer: Trainer | None = None
         self.given = Given()
         self._member = Member(
-            name, identity.public_key, self._signature, self.trainer, tell, self.given, keys=invitation.keys()
+            name,
+            identity.public_key,
+            self._signature,
+            self.trainer,
+            tell,
+            self.given,
+            is_served_after=self._is_served_after,
+            keys=invitation.keys(),
         )
 
     def work(self, stop: Callable[[], bool] = lambda: False) -> Given:
@@ -122,6 +131,11 @@ class Volunteer:
 
     def _whole(self, job_file: Path, files: dict[str, bytes], order: str) -> Trainer:
         return Trainer(load_job(job_file), job_file, device=self._device, order=order)
+
+    def _is_served_after(self, term: int) -> bool:
+        """A machine that lost its power ends no line: who has taken over is found sooner than that is sure."""
+        addresses = self._invitation.addresses
+        return len(addresses) > 1 and is_served_further((term, MOST_STEP), self._invitation, addresses, self._now)
 
     def _signature(self, nonce: bytes) -> bytes:
         return self._identity.sign(signed_part(nonce, self._invitation.backbone_public, self._name))

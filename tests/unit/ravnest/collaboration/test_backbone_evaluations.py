@@ -9,7 +9,7 @@ import pytest
 
 from experiments.collaboration.virtual_world import VirtualWorld
 from ravnest.collaboration import trainer as trainer_module
-from ravnest.collaboration.visit import SILENT_S
+from ravnest.collaboration.sign_in import SILENT_S
 from ravnest.training.sampler import EvaluationBatches
 
 STEPS = 6

@@ -34,6 +34,23 @@ def ends(world: VirtualWorld, machines: list[Machine], most_s: float = 3000.0) -
     assert all(result.weights is not None for result in world.results.values())
 
 
+@pytest.mark.parametrize(("told", "most_s"), [(True, 60.0), (False, 120.0)])
+def test_volunteers_come_to_the_machine_that_took_over_whether_or_not_their_lines_have_ended(
+    tmp_path: Path, told: bool, most_s: float
+) -> None:
+    """A machine that loses its power says nothing to anybody."""
+    world = VirtualWorld(tmp_path, steps=12, target=64)
+    with world.running():
+        first = world.start_backbone(machines=2)
+        second = world.start_backbone(number=1, machines=2)
+        trained(world, 3)
+        assert world.net.run(lambda: world.steps >= 4, 300.0)
+        world.net.kill(first, told=told)
+        died_s, steps = world.net.now_s, world.steps
+        assert world.net.run(lambda: world.steps > steps, died_s + most_s)
+        ends(world, [second])
+
+
 @pytest.mark.parametrize(("rank", "delayed"), [(None, False), (2, True)])
 def test_a_backbone_machine_that_dies_is_replaced_and_stands_by_when_it_comes_back(
     tmp_path: Path, rank: int | None, delayed: bool

@@ -180,9 +180,9 @@ def test_who_serves_stops_for_a_greater_term_or_step_only(
 ) -> None:
     world = World(tmp_path, monkeypatch)
     world.challenges(term, step)
-    assert is_served_further(world.state, world.invitation, ("a:1",), world.lines.now) is further
+    assert is_served_further(world.state.standing, world.invitation, ("a:1",), world.lines.now) is further
 
 
 def test_nobody_who_serves_is_nobody_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, monkeypatch, answers=False)
-    assert not is_served_further(world.state, world.invitation, ("a:1",), world.lines.now)
+    assert not is_served_further(world.state.standing, world.invitation, ("a:1",), world.lines.now)

@@ -24,10 +24,10 @@ from ravnest.collaboration.messages import (
     WelcomeMessage,
 )
 from ravnest.collaboration.progress import REPORT_S
-from ravnest.collaboration.sign_in import Member, Refused, TrainingOver
+from ravnest.collaboration.sign_in import LOOK_S, SILENT_S, Member, Refused, TrainingOver
 from ravnest.collaboration.trainer import MicroBatch, NotFinite, Trainer
 from ravnest.collaboration.transfers import Said, pieces
-from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, SILENT_S, Diverged, Visit
+from ravnest.collaboration.visit import MOST_HELD, MOST_NOT_FINITE, Diverged, Visit
 from ravnest.errors import RunFailed
 from ravnest.job.config import load_job
 from ring_allreduce.transport import KeyPair, Keys, LineClosed, LineEvent, LineSaid, Message
@@ -139,6 +139,22 @@ def test_a_backbone_that_says_nothing_while_it_is_waited_for_is_left(tmp_path: P
     assert member.given.visits == 1
     assert member.signatures == (b"s" * 96,)
     assert lines.said(JoinMessage)
+
+
+def test_a_silent_backbone_is_left_sooner_where_another_machine_has_taken_over(tmp_path: Path) -> None:
+    visit, lines, member, _ = visit_of(tmp_path)
+    terms, answers = list[int](), iter([False, False, True])
+
+    def is_served_after(term: int) -> bool:
+        terms.append(term)
+        return next(answers)
+
+    member.is_served_after = is_served_after
+    lines.events.append(LineSaid(3, OpenMessage(step=0, stop=0), ()))
+    with pytest.raises(RunFailed, match="another machine serves"):
+        visit.run(every(100_000))
+    assert terms == [0, 0, 0]
+    assert 3 * LOOK_S < lines.now_s < 4 * LOOK_S
 
 
 def test_a_micro_batch_that_is_not_finite_counts_as_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
