@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ def found(
     spans = SpanCosts(costs, work)
     clusters = [Cluster(f"c{i}", 5, (Stage(a, (0, 4)), Stage(b, (4, 8)))) for i, (a, b) in enumerate(pairs)]
     now = predict(fleet, spans, clusters, ()).prediction
-    always = Fleet(tuple(Node(**{**vars(node), "hours": hours_from("0-24")}) for node in fleet.nodes))
+    always = Fleet(tuple(replace(node, hours=hours_from("0-24")) for node in fleet.nodes))
     return (
         longer_hours(fleet, spans, clusters, now),
         now.objective,
