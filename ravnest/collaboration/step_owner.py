@@ -109,6 +109,7 @@ class StepOwner:
         """So long the last average was on its way to everyone: a word that follows it comes behind it. 0: none was yet,
         so nobody knows."""
         self._averaging = False
+        self._beside_s = 0.0  # so long averages took when the step was opened: who is lost takes the next one never
         self._opened_s = self._full_s = 0.0  # when the step had to be opened at the latest; its batch was to be made
         self._refused: Counter[str] = Counter()
         self._promises = Promises()
@@ -128,7 +129,7 @@ class StepOwner:
         """How long a contribution may take from the opening on, or, if that was early, from AHEAD_S before the batch is
         to be made. Where an average travels beside it, words for it are behind that."""
         patience_s = self._promises.patience_s
-        return patience_s + min(self.averages_take_s, patience_s) if self._delayed else patience_s
+        return patience_s + min(self._beside_s, patience_s) if self._delayed else patience_s
 
     @property
     def needed(self) -> int:
@@ -224,6 +225,9 @@ class StepOwner:
         if self._averaging or self._awaited is not None:
             self._awaited = ((self._awaited or set()) | set(self._given)) & self._ready
             self._opened_s = now_s
+            for peer in self._awaited & set(self._given):
+                again = Asked(self.step, self._given[peer], now_s + self.patience_s, alone=False)
+                self._promises.ask(peer, again)
         self._averaging, self.in_parts, self._given, self._came_of = False, False, Counter(), Counter()
 
     def _commit(self, now_s: float) -> list[Instruction]:
@@ -316,7 +320,8 @@ class StepOwner:
             return self._ask_doubted(now_s, until_s) if full else []
         stops = quotas(counted_on, self.needed, full_s)
         self._wait_for(stops, now_s, full_s)
-        self._full_s = full_s
+        first = math.inf if sooner_s else 0.0  # the first average is about to be sent, or is far
+        self._full_s, self._beside_s = full_s, self.averages_take_s or first
         until_s = self._opened_s + self.patience_s
         if at_commit:
             stops |= self._trials({peer for peer in self._last if self._promises.doubts(peer) or not stops.get(peer)})

@@ -43,8 +43,7 @@ def test_who_is_silent_is_waited_for_no_longer_where_a_step_was_opened_long_befo
         given = [ContributionCame(peer, step, opened.stops[peer]) for peer in ("a", "b")]
         committed, opened = [owner.handle(one, now_s) for one in given][-1]
         assert isinstance(committed, CommitStep)
-    owner.averages_take_s = 0.1
-    assert owner.patience_s <= 30.0
+    assert owner.patience_s <= 48.0, "24 s, and the average beside it"
     due_s = owner.next_due_s(now_s)
     assert due_s is not None
     assert due_s >= now_s + 45.0, "they compute until then"
@@ -216,11 +215,20 @@ def test_what_comes_too_late_counts_where_others_do_not_make_up_for_it_already()
 
 
 def test_while_an_average_travels_contributions_may_take_longer_and_at_most_twice_as_long() -> None:
-    owner = delayed_owner("a", "b")
-    usual_s = owner.patience_s
-    for averages_take_s in (3.0, usual_s, 1e6):
+    usual_s = delayed_owner().patience_s
+    for averages_take_s, more_s in ((3.0, 3.0), (1e6, usual_s), (0.0, 0.0)):
+        owner = delayed_owner("a", "b")
         owner.averages_take_s = averages_take_s
-        assert owner.patience_s == usual_s + min(averages_take_s, usual_s)
+        opened_with_two(owner)
+        owner.averages_take_s = 50.0  # who is lost does not take the next one
+        assert owner.patience_s == usual_s + more_s
+    owner = delayed_owner("a", "b")
+    opened = opened_with_two(owner)
+    for peer in ("a", "b"):
+        owner.handle(ContributionCame(peer, 0, opened.stops[peer]), 3.0)
+    assert owner.step == 1
+    assert owner.open
+    assert owner.patience_s == 16.0, "nobody knows how long the first average takes"
 
 
 def test_a_part_of_the_next_batch_that_somebody_lost_is_made_by_others_before_the_average_comes() -> None:

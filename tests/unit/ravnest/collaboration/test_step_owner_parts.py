@@ -97,3 +97,19 @@ def test_a_word_about_means_that_nobody_makes_changes_nothing() -> None:
     owner = opened_with("a", "b")
     assert owner.handle(MeansMade(), 2.0) == []
     assert owner.step == 0
+
+
+def test_what_nobody_asked_for_counts_no_more_where_all_that_was_given_comes_again() -> None:
+    owner = StepOwner(96)
+    for peer in "abd":
+        owner.handle(PeerBecameReady(peer, 0), 0.0)
+    for peer, samples in (("a", 48), ("b", 40)):
+        owner.handle(ProgressCame(peer, 0, samples, 8.0, 8, 2.0), 0.0)
+    owner.handle(TimePassed(), 0.5)
+    assert owner.open
+    owner.in_parts = True
+    owner.handle(ContributionCame("a", 0, 48), 1.0)
+    assert not owner.counts("d", 0, 48)
+    owner.handle(BegunAgain(), 2.0)
+    assert not owner.counts("d", 0, 48)
+    assert owner.counts("a", 0, 48)
