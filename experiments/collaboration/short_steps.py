@@ -5,8 +5,8 @@ a latency of 20 ms each way. Their speed is raised from world to world, from ste
 computing takes less than a millisecond: with steps at once, and with delayed ones. In the first step nobody's speed is
 known before its first micro-batch.
 
-Two more worlds have averages that take ten times as long as computing: ten volunteers with two micro-batches each, and
-a backbone that sends 50 kB/s through one queue, so that a word to stop waits behind averages for others.
+More worlds have averages that take four to ten times as long as computing: ten volunteers with some two micro-batches
+each, and a backbone that sends 50 kB/s through one queue, so that a word to stop waits behind averages for others.
 """
 
 import itertools
@@ -24,7 +24,7 @@ TARGET = 1024
 COMPUTE_S = (4.0, 1.0, 0.25, 0.05, 0.01, 0.0005)
 """In so long all of them together fill a batch, world by world."""
 
-SLOW_PEERS, SLOW_TARGET, SLOW_COMPUTE_S = 10, 160, 1.0
+SLOW_PEERS, SLOW_TARGET, SLOW_COMPUTE_S = 10, 160, (1.0, 1.3, 1.6, 2.0, 2.5)
 SLOW_UP = 50e3
 """Bytes per second of the backbone whose averages take longer than computing."""
 
@@ -48,7 +48,10 @@ def measure(*, quick: bool) -> Part:
             )
         )
         least, most = min(least, *batches), max(most, *batches)
-    slow = {delayed: _slow(4 if quick else 12, delayed=delayed) for delayed in (False, True)}
+    slow = {
+        (delayed, compute_s): _slow(compute_s, 4 if quick else 12, delayed=delayed)
+        for delayed, compute_s in itertools.product((False, True), SLOW_COMPUTE_S[2:3] if quick else SLOW_COMPUTE_S)
+    }
     slow_batches = [batch for batches, _ in slow.values() for batch in batches]
     return Part(
         name="short_steps",
@@ -77,10 +80,16 @@ def measure(*, quick: bool) -> Part:
             ),
             Table(
                 "averages that take longer than computing",
-                ("steps", "a step, median, s", "least", "most"),
+                ("steps", "computing, s", "a step, median, s", "least", "most"),
                 [
-                    ("delayed by one" if delayed else "at once", round(median(seconds), 2), min(batches), max(batches))
-                    for delayed, (batches, seconds) in slow.items()
+                    (
+                        "delayed by one" if delayed else "at once",
+                        compute_s,
+                        round(median(seconds), 2),
+                        min(batches),
+                        max(batches),
+                    )
+                    for (delayed, compute_s), (batches, seconds) in slow.items()
                 ],
             ),
         ],
@@ -95,12 +104,12 @@ def _world(compute_s: float, steps: int, *, delayed: bool) -> tuple[list[float],
         return _batches(world, PEERS, TARGET, compute_s, FAST)
 
 
-def _slow(steps: int, *, delayed: bool) -> tuple[list[float], list[float]]:
+def _slow(compute_s: float, steps: int, *, delayed: bool) -> tuple[list[float], list[float]]:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(transfers, "PIECE_BYTES", SLOW_PIECE):
         world = VirtualWorld(
             Path(folder), steps=steps, target=SLOW_TARGET, width=SLOW_WIDTH, wire="float32", delayed=delayed
         )
-        return _batches(world, SLOW_PEERS, SLOW_TARGET, SLOW_COMPUTE_S, SLOW_UP)
+        return _batches(world, SLOW_PEERS, SLOW_TARGET, compute_s, SLOW_UP)
 
 
 def _batches(
