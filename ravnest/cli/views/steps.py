@@ -73,7 +73,8 @@ class Steps:
             every_s = max(_LINE_EVERY_S, _LINE_EVERY_PART * (now_s - self._since_s))
             if self._status is None and self._current is not None and now_s - self._said_s >= every_s:
                 self._said_s = now_s
-                self._console.print(Text(f"{self._current}: {self._so_far()}", "dim"))
+                ends = "" if self._says_left else " so far"
+                self._console.print(Text(f"{self._current}: {self._so_far()}{ends}", "dim"))
 
     def __rich__(self) -> Text:
         """The words beside the spinner, which are asked for again and again."""
