@@ -26,7 +26,10 @@ from ravnest.training.precision import bytes_per_float32_byte
 PART = 4
 """Of so many features one is left: what experiments/wire has measured."""
 
-PRICE = "one of four features at three cuts ended 5 to 6 % higher in held-out loss in experiments/wire"
+PRICE = (
+    "one of four features at three cuts ended 5 to 6 % higher in held-out loss in experiments/wire, as float32 or int8;"
+    " what int4 adds to that was not measured"
+)
 
 SHORTEST: Literal["int4"] = "int4"
 """The shortest form of `wire`: it ended less than 1 % higher there."""
