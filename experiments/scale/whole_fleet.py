@@ -73,7 +73,7 @@ ASKED = (
     Asked(1000, 40, *LEAST_OF_ALL),
     Asked(10_000, 40, *LEAST_OF_ALL),
 )
-"""10⁸ events in all: some twenty minutes of one core."""
+"""10⁸ events in all: some twenty-five minutes of one core."""
 QUICK = (Asked(40, 10, "float32", "float32"), Asked(40, 10, *LEAST_OF_ALL))
 
 
