@@ -85,6 +85,10 @@ class Promises:
             self._doubted[peer] -= 1
         return asked.alone
 
+    def take_back(self, peer: str) -> None:
+        """What was asked of it is not needed any more."""
+        self._asked.pop(peer, None)
+
     def refused(self, peer: str, step: int) -> bool:
         """What it has sent cannot be added; returns whether it alone was asked for it."""
         asked = self._asked.get(peer)

@@ -103,6 +103,7 @@ class StepOwner:
         self._told: Counter[str] = Counter()  # how often each peer was told to send what it has of this step
         self._came_of: Counter[str] = Counter()  # how many contributions of it are in the sum
         self._awaited: set[str] | None = None  # None: collecting
+        self._given_up: set[str] = set()  # who was waited for in this step, and is no more
         self.in_parts = False
         """Whether other machines add up parts of this step: their means have to be there before it is committed."""
         self.averages_take_s = 0.0
@@ -139,12 +140,15 @@ class StepOwner:
     def counts(self, peer: str, step: int, samples: int) -> bool:
         """Whether a contribution of this peer to that step counts: one each time that the step was opened for it, until
         it has given a whole batch by itself. What nobody waits for, as it comes too late or was not asked for, counts
-        where the batch is not much larger with it."""
+        where the batch is not much larger with it and with what is waited for; or, if it was waited for, where it makes
+        the batch whole by itself."""
         if self._averaging or peer not in self._ready or self._came_of[peer] >= self._told[peer]:
             return False
         if self._awaited is not None and peer not in self._awaited:
             promised = sum(self._promises.samples(one) for one in self._awaited)
-            if sum(self._given.values()) + promised + samples > (1.0 + MOST_UNASKED) * self.target_batch:
+            given, most = sum(self._given.values()) + samples, (1.0 + MOST_UNASKED) * self.target_batch
+            fills = peer in self._given_up and self.target_batch <= given <= most
+            if given + promised > most and not fills:
                 return False
         return step == self.step and self._given[peer] < self.target_batch
 
@@ -209,6 +213,7 @@ class StepOwner:
             return []
         for peer in self._awaited:
             self._promises.broke(peer)
+        self._given_up |= self._awaited
         self._awaited = None
         if self.needed:
             if taken := self._take_from_next(now_s):
@@ -235,6 +240,7 @@ class StepOwner:
         committed = CommitStep(self.step, dict(self._given))
         self.step += 1
         self._given, self._told, self._came_of = Counter(), Counter(), Counter()
+        self._given_up = set()
         if self._delayed:
             return [committed, *self._begin_delayed(now_s)]
         self._reports = {peer: replace(one, samples=0, at_s=now_s) for peer, one in self._last.items()}
@@ -297,6 +303,10 @@ class StepOwner:
         if self.counts(peer, event.step, event.samples):
             self._given[peer] += event.samples
             self._came_of[peer] += 1
+            if self._awaited and peer in self._given_up and not self.needed:
+                for other in self._awaited:  # it has come after all: nobody has to make up for it any more
+                    self._promises.take_back(other)
+                self._awaited = set()
             self._sent(peer)
             if self._awaited is not None:
                 self._promises.took(peer, now_s - self._opened_s)

@@ -60,6 +60,15 @@ def test_what_is_refused_breaks_the_word_for_that_step() -> None:
     assert not promises.is_asked("a", 0, 1.0)
 
 
+def test_what_is_taken_back_is_nobodys_word() -> None:
+    promises = Promises()
+    promises.ask("a", asked())
+    promises.take_back("a")
+    assert promises.samples("a") == 0
+    assert not promises.came("a", 0, 10, 1.0)
+    assert not promises.doubts("a")
+
+
 def test_doubts_do_not_grow_without_end() -> None:
     promises = Promises()
     for _ in range(MOST_BROKEN + 5):

@@ -208,7 +208,8 @@ def test_what_comes_too_late_counts_where_others_do_not_make_up_for_it_already()
     assert owner.counts("late", 0, 40)
     owner.handle(progress("a", 40, rate=10.0, step=1), 6.0)
     owner.handle(TimePassed(), 1.0 + owner.patience_s)
-    assert not owner.counts("late", 0, 40), "a makes up for it"
+    assert not owner.counts("late", 0, 30), "a makes up for it"
+    assert owner.counts("late", 0, 40), "with it the batch is whole, and a need not send"
     assert owner.counts("a", 0, 40)
     owner.handle(PeerLeft("a"), 20.0)
     assert owner.counts("late", 0, 40), "it is needed now"
@@ -243,3 +244,17 @@ def test_a_part_of_the_next_batch_that_somebody_lost_is_made_by_others_before_th
     assert isinstance(committed, CommitStep)
     assert isinstance(again, OpenStep), "it may compute no more than its part until it is told"
     assert again.stops == {"a": 100}
+
+
+def test_what_comes_late_and_is_a_whole_batch_is_committed_and_nobody_makes_up_for_it_any_more() -> None:
+    owner = delayed_owner("fast", "slow", target=100)
+    owner.handle(progress("slow", 0, rate=2.0), 1.0)
+    assert owner.handle(progress("fast", 100, rate=50.0), 1.0) != []
+    owner.handle(progress("slow", 10, rate=2.0, step=1), 2.0)
+    now_s = 1.0 + owner.patience_s
+    assert owner.handle(TimePassed(), now_s) == [CollectOn(0, "slow"), OpenStep(0, {"slow": 100})]
+    assert not owner.counts("fast", 0, 50), "it is not the whole batch"
+    assert owner.counts("fast", 0, 100)
+    committed, *_ = owner.handle(ContributionCame("fast", 0, 100), now_s + 1.0)
+    assert committed == CommitStep(0, {"fast": 100})
+    assert not owner.counts("slow", 0, 100)
