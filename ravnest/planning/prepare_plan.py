@@ -133,7 +133,7 @@ def prepare_plan(
         cache: whether a check of the same job that was made before counts, and this one is kept.
         budget: for how long to search on after the first plan; None: not at all.
         step: is told of each slow step as it begins.
-        part: is told how far that step is, from 0 to 1, where it is found.
+        part: is told how far that step is, from 0 to 1, where it is known.
         warn: is told what is possible and hardly meant.
         so_far: is given each plan as it is found, also the best so far where the search is interrupted, and what it
             lacks: UNTRIED or UNADVISED.
