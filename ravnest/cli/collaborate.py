@@ -61,6 +61,7 @@ def start(
     """Be the backbone of a collaboration until the job's end. Ctrl-C saves the state; --resume goes on from it."""
     import time
 
+    from ravnest.checkpoints.run_lock import RunLock
     from ravnest.collaboration.backbone import Backbone
     from ravnest.collaboration.backbone_state import BackboneState
     from ravnest.collaboration.code_bundle import not_collected
@@ -86,8 +87,11 @@ def start(
         typer.echo(f"invitation: {backbone.invitation_file} (whoever has this line can join)")
         typer.echo(f"volunteers join by: ravnest collaborate join {backbone.invitation_file}")
 
-    with _stopped_by_signals() as stop:
-        state = BackboneState(load_job(job), job, out, resume=resume, tell=_tell, now=time.monotonic)
+    config = load_job(job)
+    out.mkdir(parents=True, exist_ok=True)
+    with _stopped_by_signals() as stop, ExitStack() as held:
+        held.callback(RunLock(out).release)  # one machine at a time keeps its state there
+        state = BackboneState(config, job, out, resume=resume, tell=_tell, now=time.monotonic)
         result = serve_or_stand_by(
             state,
             listen=listen,
@@ -185,6 +189,9 @@ def join(
             make=make,
         )
         done = volunteer.work(stop)
+    if not done.visits:
+        typer.echo("no backbone was reached", err=True)
+        raise typer.Exit(130 if stopped() else 1)
     weights = f"; weights' hash {done.weights[:16]}" if done.weights else ""
     typer.echo(f"sent {done.samples:,} samples in {done.steps} steps{done.in_words()}; thank you{weights}")
 
@@ -326,7 +333,9 @@ def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
         except typer.Abort:
             if sys.stdin.isatty():
                 raise
-            raise InvalidInput("no answer can be read here", key="--yes", hint=f"read {folder}, agree by it") from None
+            raise InvalidInput(
+                "no answer can be read here", key="--yes", hint=f"read {folder}, then add --yes"
+            ) from None
         finally:
             signal.signal(signal.SIGINT, before)
     agreed.touch()

@@ -97,7 +97,8 @@ class Admissions:
         if visitor.follows:
             self._lines.send(visitor.line, ledger_message(b"", self._kept.people.text().encode()))
         volunteers = sum(one.joined and not one.follows for one in self._visitors.values())
-        self._tell(f"{visitor.name} joins at step {self._kept.trainer.step} ({volunteers} volunteers){where}")
+        with_it = "1 volunteer" if volunteers == 1 else f"{volunteers} volunteers"
+        self._tell(f"{visitor.name} joins at step {self._kept.trainer.step} ({with_it}){where}")
 
     def took(self, visitor: Visitor, message: TookMessage) -> None:
         """It has the state from elsewhere, or could not get it there. Raises InvalidInput where it was not to, or has

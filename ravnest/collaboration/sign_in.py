@@ -47,7 +47,8 @@ class Given:
     samples: int = 0
     """That were sent. Those of a step that was committed without them do not count."""
     counted: int | None = None
-    """Of its key, in all, as far as the backbone has said so."""
+    """Of its key, in all, as the backbone has said when it had made `counted_step` steps."""
+    counted_step: int = 0
     steps: int = 0
     visits: int = 0
     micro_batches: int = 0
@@ -57,8 +58,14 @@ class Given:
     """The hash of the weights that it holds at its end; empty where it holds none."""
 
     def in_words(self) -> str:
-        """What the leaderboard says."""
-        return "" if self.counted is None else f"; the leaderboard counts {self.counted:,} for this key"
+        """What the leaderboard has said last."""
+        if self.counted is None:
+            return ""
+        return f"; after step {self.counted_step:,} the leaderboard counted {self.counted:,} for this key"
+
+    def was_counted(self, samples: int | None, step: int) -> None:
+        """The backbone, which has made so many steps, says how many samples are counted."""
+        self.counted, self.counted_step = samples, step
 
 
 @dataclass

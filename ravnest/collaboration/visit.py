@@ -232,7 +232,7 @@ class Visit:
             case EndMessage() if self._steps.step is None:
                 raise TrainingOver("training has ended before this volunteer had the state")
             case EndMessage():
-                self._member.given.counted = message.counted
+                self._member.given.was_counted(message.counted, message.step)
                 if message.step != self._due:
                     raise RunFailed(f"training has ended at step {message.step}, and step {self._due} has not come")
                 self._handle(TrainingEnded())
@@ -240,7 +240,7 @@ class Visit:
                 self._ended = True
             case AliveMessage():
                 self._made = message.step
-                self._member.given.counted = message.counted
+                self._member.given.was_counted(message.counted, message.step)
             case GotMessage():
                 self._outgoing.got(message.pieces)
             case OpenMessage():

@@ -22,6 +22,7 @@ from ravnest.collaboration.visit import Diverged, Visit
 from ravnest.dht import KeyIdentity
 from ravnest.errors import InvalidInput, RavnestError, RunFailed
 from ravnest.job.config import load_job
+from ring_allreduce import DeadlinePassed
 from ring_allreduce.transport import Lines
 
 DIAL_S = 15.0
@@ -94,6 +95,8 @@ class Volunteer:
                 except TrainingOver as error:
                     self._tell(str(error))
                     return self.given
+                except DeadlinePassed:
+                    why = f"nobody has answered there for {DIAL_S:.0f} s"
                 except (InvalidInput, Refused, Diverged):
                     raise
                 except RavnestError as error:
@@ -112,13 +115,17 @@ class Volunteer:
                     endpoints = sorted(endpoints, key=(host, port).__ne__)  # the others keep their order
                     break
             if self._now() - since_s > self._patience_s:
-                raise RunFailed(f"no backbone was reached for {self._patience_s:.0f} s: {why}")
+                raise RunFailed(f"no backbone was reached for {self._now() - since_s:.0f} s: {why}")
         return self.given
 
     def trainer(self, files: dict[str, bytes], job_name: str, session: int) -> Trainer:
         """The model of the code that was sent, made once. Raises InvalidInput for other code than was invited to."""
         if code_hash(files) != self._invitation.code_hash or job_name not in files:
-            raise InvalidInput("the backbone sent other code than the invitation names", key="invitation")
+            raise InvalidInput(
+                "the backbone sent other code than the invitation names",
+                key="invitation",
+                hint="if its job has changed, ask for the new invitation",
+            )
         if self._trainer is None:
             folder = written(files, self._home)
             if not self._agree(self._invitation.code_hash, folder, sorted(files), self._member.signatures):

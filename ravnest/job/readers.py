@@ -41,6 +41,7 @@ class Reader:
         places = [entry or str(Path.cwd()) for entry in sys.path]
         process = subprocess.Popen(
             [sys.executable, "-m", "ravnest.job.reader_process"],
+            start_new_session=True,  # Ctrl-C is for who started it: it ends with its standard input
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},

@@ -9,12 +9,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from ravnest.checkpoints.run_lock import RunLock
 from ravnest.cli.collaborate import is_signed
 from ravnest.cli.main import app
 from ravnest.collaboration import lent_machines, volunteer
 from ravnest.collaboration.code_bundle import code_hash, collected
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.people import FILE, People
+from ravnest.collaboration.sign_in import Given
 from ravnest.collaboration.signatures import read_signatures
 from ravnest.collaboration.volunteer import MakeTrainer
 from ravnest.errors import InvalidInput
@@ -143,8 +145,8 @@ def test_a_line_may_be_copied_with_quotes_and_a_user_need_not_have_a_name(
         def __init__(self, given: Invitation, identity: object, name: str, *_: object, **__: object) -> None:
             names.append(name)
 
-        def work(self, stop: Callable[[], bool]) -> SimpleNamespace:
-            return SimpleNamespace(weights="", samples=0, steps=0)
+        def work(self, stop: Callable[[], bool]) -> Given:
+            return Given(visits=1)
 
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr(volunteer, "Volunteer", Joins)
@@ -153,6 +155,36 @@ def test_a_line_may_be_copied_with_quotes_and_a_user_need_not_have_a_name(
     (tmp_path / "line.txt").write_text(f"'{invited[2]}'\r\n")
     assert CliRunner().invoke(app, ["collaborate", "join", str(tmp_path / "line.txt")]).exit_code == 0
     assert names == ["a volunteer"] * 2
+
+
+def test_who_left_in_time_and_has_reached_nobody_is_told_so(
+    invited: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Joins:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def work(self, stop: Callable[[], bool]) -> Given:
+            return Given()
+
+    monkeypatch.setattr(volunteer, "Volunteer", Joins)
+    found = CliRunner().invoke(app, [*invited, "--minutes", "0.1"])
+    assert found.exit_code == 1
+    assert "no backbone was reached" in found.output
+    assert "thank you" not in found.output
+
+
+def test_one_machine_at_a_time_keeps_its_state_in_a_folder(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "job")
+    out = tmp_path / "out"
+    out.mkdir()
+    lock = RunLock(out)
+    start = ["collaborate", "start", str(job), "--listen", "127.0.0.1:0", "--out", str(out)]
+    for arguments in (start, [*start, "--resume"]):
+        error = CliRunner().invoke(app, arguments).exception
+        assert isinstance(error, InvalidInput)
+        assert "is in use by process" in str(error)
+    assert list(out.iterdir()) == [out / ".lock"]
+    lock.release()
 
 
 def test_ctrl_c_answers_the_question_whether_code_may_run(invited: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +218,7 @@ def test_what_a_backbone_says_does_nothing_to_a_terminal(tmp_path: Path, monkeyp
             tell("192.0.2.1:7800: \x1b]0;title\x07; trying again")
 
         def work(self, stop: object) -> SimpleNamespace:
-            return SimpleNamespace(weights="", samples=0, steps=0)
+            return Given(visits=1)
 
     monkeypatch.setattr("ravnest.collaboration.volunteer.Volunteer", Turned)
     monkeypatch.setattr("ravnest.collaboration.invitation.read_invitation", lambda line: line)

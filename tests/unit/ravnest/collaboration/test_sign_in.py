@@ -55,9 +55,12 @@ def test_what_was_given_is_told_now_and_then(tmp_path: Path) -> None:
         "step 11 of 200: sent 512 samples in 1 step so far",
         "step 14 of 200: sent 2,048 samples in 4 steps so far",
     ]
-    member.given.counted = 1536
+    member.given.was_counted(1536, 14)
     member.tell_progress(15, None, 99.0)
-    assert told[-1] == "step 15: sent 2,048 samples in 4 steps so far; the leaderboard counts 1,536 for this key"
+    assert (
+        told[-1]
+        == "step 15: sent 2,048 samples in 4 steps so far; after step 14 the leaderboard counted 1,536 for this key"
+    )
 
 
 def saying(*messages: Message) -> LinesTwin:
