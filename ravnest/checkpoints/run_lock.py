@@ -53,6 +53,12 @@ class RunLock:
     locks: bool
     """Whether the file system has locks. Where it has none, nothing keeps another run out."""
 
+    def __enter__(self) -> "RunLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def release(self) -> None:
         """Remove the file and give the lock back. A second call has no effect."""
         if self._file not in _HELD:

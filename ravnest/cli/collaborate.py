@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ravnest.errors import InvalidInput
+from ravnest.errors import InvalidInput, RunFailed
 from ravnest.formatting import harmless
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 PORT = 7800
 
-collaborate = typer.Typer(
-    no_args_is_help=True, help="Train with volunteers who come and go: one large batch, averaged steps."
-)
+collaborate = typer.Typer(no_args_is_help=True, help="Train with volunteers who come and go, in averaged steps.")
 
 
 @collaborate.command(epilog="Example: ravnest collaborate start job.yaml --address home.example.net:7800")
@@ -89,8 +87,7 @@ def start(
 
     config = load_job(job)
     out.mkdir(parents=True, exist_ok=True)
-    with _stopped_by_signals() as stop, ExitStack() as held:
-        held.callback(RunLock(out).release)  # one machine at a time keeps its state there
+    with _stopped_by_signals() as stop, RunLock(out):
         state = BackboneState(config, job, out, resume=resume, tell=_tell, now=time.monotonic)
         result = serve_or_stand_by(
             state,
@@ -190,8 +187,7 @@ def join(
         )
         done = volunteer.work(stop)
     if not done.visits:
-        typer.echo("no backbone was reached", err=True)
-        raise typer.Exit(130 if stopped() else 1)
+        raise RunFailed("no backbone was reached")
     weights = f"; weights' hash {done.weights[:16]}" if done.weights else ""
     typer.echo(f"sent {done.samples:,} samples in {done.steps} steps{done.in_words()}; thank you{weights}")
 
@@ -333,9 +329,7 @@ def _agrees(code: str, folder: Path, files: list[str], *, yes: bool) -> bool:
         except typer.Abort:
             if sys.stdin.isatty():
                 raise
-            raise InvalidInput(
-                "no answer can be read here", key="--yes", hint=f"read {folder}, then add --yes"
-            ) from None
+            raise InvalidInput("no answer can be read here", key="--yes", hint=f"read {folder} and add it") from None
         finally:
             signal.signal(signal.SIGINT, before)
     agreed.touch()
