@@ -98,7 +98,8 @@ def test_ctrl_c_in_a_command_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("cluster_planner.load_fleet", interrupted)
     result = RUNNER.invoke(cli.app, ["plan", str(tmp_path / "nodes.yaml")])
-    assert (result.exit_code, result.stderr) == (130, "ravnest: interrupted\n")
+    told = "note: there was no plan yet, so that plan.yaml was not written\nravnest: interrupted\n"
+    assert (result.exit_code, result.stderr) == (130, told)
 
 
 def test_ctrl_c_ends_the_process_with_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

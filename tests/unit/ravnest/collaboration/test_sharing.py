@@ -377,7 +377,7 @@ def test_who_lies_in_one_part_alone_is_refused_and_nobody_else(tmp_path: Path, w
         assert played.world.net.run(lambda: not any(one.alive for one in everyone), 1000.0)
         assert [one.error for one in everyone] == [None] * len(everyone)
     people = played.world.people()
-    assert people["v1"]["refused"] >= 3
+    assert people["v1"]["refused"] >= 1  # and then it is doubted: others make the batches without it
     assert all(people[name]["refused"] == 0 for name in ("v0", "v2", "v3"))
     hashes = {one.given.weights for name, one in played.world.volunteers.items() if name != "v1"}
     assert hashes == {played.world.results[0].weights_hash}
