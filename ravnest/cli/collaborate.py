@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import InvalidInput
 from ravnest.formatting import harmless
 
 if TYPE_CHECKING:
@@ -186,8 +186,6 @@ def join(
             make=make,
         )
         done = volunteer.work(stop)
-    if not done.visits:
-        raise RunFailed("no backbone was reached")
     weights = f"; weights' hash {done.weights[:16]}" if done.weights else ""
     typer.echo(f"sent {done.samples:,} samples in {done.steps} steps{done.in_words()}; thank you{weights}")
 

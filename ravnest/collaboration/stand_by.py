@@ -74,7 +74,7 @@ def proof(secret: str, nonce: bytes) -> bytes:
 
 
 def is_served_further(
-    standing: tuple[int, int], invitation: Invitation, others: tuple[str, ...], now: Callable[[], float]
+    standing: tuple[int, float], invitation: Invitation, others: tuple[str, ...], now: Callable[[], float]
 ) -> bool:
     """Whether one of the other machines serves with a greater (term, step). Takes 2 LOOK_SERVING_S each at most."""
     for address in others:

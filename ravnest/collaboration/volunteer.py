@@ -7,6 +7,7 @@ served it last is asked first: at the end of training it is waited for there, fo
 takes (RETURN_S in backbone.py).
 """
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,6 @@ from ring_allreduce import DeadlinePassed
 from ring_allreduce.transport import Lines
 
 DIAL_S = 15.0
-MOST_STEP = 2**63
 RETRY_S = 2.0
 """Between two tries; a visit that was shorter counts as none."""
 
@@ -78,7 +78,7 @@ class Volunteer:
         """Compute until the collaboration ends or `stop` says so.
 
         Raises InvalidInput for an invitation that leads to other code, or code that cannot run; Refused;
-        Diverged; RunFailed when no backbone was reached for too long.
+        Diverged; RunFailed when no backbone was reached for too long, or at all before `stop` said so.
         """
         since_s, why = self._now(), "nobody was asked"
         endpoints = self._invitation.endpoints()
@@ -107,7 +107,7 @@ class Volunteer:
                 if served:
                     since_s = self._now()
                 if stop():
-                    return self.given
+                    return self._left(why)
                 left_s = max(0.0, since_s + self._patience_s - self._now())
                 self._tell(f"{host}:{port}: {why}; trying again, for {left_s:.0f} s at most")
                 self._sleep(RETRY_S)
@@ -116,7 +116,7 @@ class Volunteer:
                     break
             if self._now() - since_s > self._patience_s:
                 raise RunFailed(f"no backbone was reached for {self._now() - since_s:.0f} s: {why}")
-        return self.given
+        return self._left(why)
 
     def trainer(self, files: dict[str, bytes], job_name: str, session: int) -> Trainer:
         """The model of the code that was sent, made once. Raises InvalidInput for other code than was invited to."""
@@ -139,10 +139,15 @@ class Volunteer:
     def _whole(self, job_file: Path, files: dict[str, bytes], order: str) -> Trainer:
         return Trainer(load_job(job_file), job_file, device=self._device, order=order)
 
+    def _left(self, why: str) -> Given:
+        if not self.given.visits:
+            raise RunFailed(f"stopped before it had joined: {why}")
+        return self.given
+
     def _is_served_after(self, term: int) -> bool:
         """A machine that lost its power ends no line: who has taken over is found sooner than that is sure."""
         addresses = self._invitation.addresses
-        return len(addresses) > 1 and is_served_further((term, MOST_STEP), self._invitation, addresses, self._now)
+        return len(addresses) > 1 and is_served_further((term, math.inf), self._invitation, addresses, self._now)
 
     def _signature(self, nonce: bytes) -> bytes:
         return self._identity.sign(signed_part(nonce, self._invitation.backbone_public, self._name))

@@ -19,7 +19,7 @@ from ravnest.collaboration.people import FILE, People
 from ravnest.collaboration.sign_in import Given
 from ravnest.collaboration.signatures import read_signatures
 from ravnest.collaboration.volunteer import MakeTrainer
-from ravnest.errors import InvalidInput, RunFailed
+from ravnest.errors import InvalidInput
 from ring_allreduce.transport import KeyPair
 from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
@@ -155,21 +155,6 @@ def test_a_line_may_be_copied_with_quotes_and_a_user_need_not_have_a_name(
     (tmp_path / "line.txt").write_text(f"'{invited[2]}'\r\n")
     assert CliRunner().invoke(app, ["collaborate", "join", str(tmp_path / "line.txt")]).exit_code == 0
     assert names == ["a volunteer"] * 2
-
-
-def test_who_left_in_time_and_has_reached_nobody_is_told_so(
-    invited: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Joins:
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def work(self, stop: Callable[[], bool]) -> Given:
-            return Given()
-
-    monkeypatch.setattr(volunteer, "Volunteer", Joins)
-    found = CliRunner().invoke(app, [*invited, "--minutes", "0.1"])
-    assert isinstance(found.exception, RunFailed)
-    assert "thank you" not in found.output
 
 
 def test_one_machine_at_a_time_keeps_its_state_in_a_folder(tmp_path: Path) -> None:

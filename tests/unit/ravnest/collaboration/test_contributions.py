@@ -1,5 +1,6 @@
 """Lies and ends are in test_backbone.py, and contributions in parts in test_sharing.py; here is what counts when."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,18 @@ class World:
         self.owner.handle(PeerBecameReady(self.visitor.peer, 0), 0.0)
         return self.visitor
 
+    def shares(
+        self, monkeypatch: pytest.MonkeyPatch, *, relayed: Iterable[int] = (), usable: bool = False
+    ) -> tuple[Helper, Division]:
+        """Epoch 1 is under way, in which a helper on line 9 adds up what follows the first piece."""
+        form = self.kept.trainer.packing.sent[0]
+        division = Division(self.kept.trainer.packing, (form.piece_elements, form.elements))
+        helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
+        epoch = Epoch(1, division, [helper], 0.0, relayed=set(relayed), usable=usable)
+        monkeypatch.setattr(self.epochs, "helpers", {9: helper})
+        monkeypatch.setattr(self.epochs, "current", epoch)
+        return helper, division
+
     def gives(
         self,
         value: float = 1.0,
@@ -119,11 +132,7 @@ def test_a_part_that_comes_before_its_step_is_opened_never_counts(
     """Else nobody would look into it: its other parts may come when the step is open."""
     monkeypatch.setattr(transfers, "PIECE_BYTES", 64)
     world = World(tmp_path)
-    form = world.kept.trainer.packing.sent[0]
-    division = Division(world.kept.trainer.packing, (form.piece_elements, form.elements))
-    helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
-    monkeypatch.setattr(world.epochs, "helpers", {9: helper})
-    monkeypatch.setattr(world.epochs, "current", Epoch(1, division, [helper], 0.0))
+    helper, division = world.shares(monkeypatch)
     world.gives(step=step, division=division)
     assert world.events == [ContributionCame("ada#1", step, 8)]
     part = PartMessage(epoch=1, visit=1, number=0, step=step, samples=8, deviation=0.0)
@@ -194,11 +203,7 @@ def test_a_second_contribution_that_is_handed_on_while_the_first_one_is_counts_i
     """Each counts once, and in its order, whether its parts come to be added up elsewhere or not."""
     monkeypatch.setattr(transfers, "PIECE_BYTES", 64)
     world = World(tmp_path)
-    form = world.kept.trainer.packing.sent[0]
-    division = Division(world.kept.trainer.packing, (form.piece_elements, form.elements))
-    helper = Helper(Visitor(9, 0.0, joined=True, follows=True), "b:2", 0.0, 0.0)
-    monkeypatch.setattr(world.epochs, "helpers", {9: helper})
-    monkeypatch.setattr(world.epochs, "current", Epoch(1, division, [helper], 0.0, relayed={1}, usable=True))
+    helper, _ = world.shares(monkeypatch, relayed={1}, usable=True)
     world.owner_hears = True
     world.sharing.opens(0)
     world.opens()

@@ -11,6 +11,7 @@ from ravnest.collaboration.sign_in import TrainingOver
 from ravnest.collaboration.volunteer import Volunteer
 from ravnest.dht import new_identity
 from ravnest.errors import InvalidInput, RunFailed
+from ring_allreduce import DeadlinePassed
 from ring_allreduce.transport import KeyPair
 from tests.unit.ravnest.collaboration.jobs import job_in
 
@@ -84,6 +85,36 @@ def test_the_address_that_served_last_is_asked_first(tmp_path: Path, monkeypatch
     assert dialled == [1, 2, 2, 1, 1, 2, 3]
     assert told[0] == "a:1: nobody serves there; trying again, for 0 s at most"
     assert told[1] == "a:2: its line ended; trying again, for 1 s at most"
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+def test_who_is_stopped_before_it_has_joined_anybody_has_failed(
+    turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its time is over or somebody has stopped it: there is nothing to thank it for."""
+
+    class Deaf:
+        def __init__(self, *_: object) -> None: ...
+
+        def dial(self, *_: object) -> int:
+            raise DeadlinePassed("an encrypted handshake", 15.0)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(module, "Lines", Deaf)
+    ada = Volunteer(
+        invited("00" * 32, "a:1"),
+        new_identity(),
+        "ada",
+        tmp_path,
+        agree=lambda *_: True,
+        now=lambda: 0.0,
+        sleep=lambda _: None,
+    )
+    left = iter(range(turns))
+    why = "nobody has answered there for 15 s" if turns else "nobody was asked"
+    with pytest.raises(RunFailed, match=f"stopped before it had joined: {why}"):
+        ada.work(lambda: next(left, None) is None)
 
 
 def test_who_hears_that_training_has_ended_looks_for_no_backbone_any_more(
