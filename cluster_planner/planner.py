@@ -196,12 +196,14 @@ def improve_plan(
     *,
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
+    exhausted: Callable[[int], None] = lambda changes: None,
 ) -> Plan:
     """Return a plan of the same fleet, model and workload that is worth as much or more.
 
     Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
     `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
-    LAST_TRIES changes for each node have gained nothing. The other arguments are those of `make_plan`.
+    LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those are. The other
+    arguments are those of `make_plan`.
 
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
     plan has more of both, and a change that gains by that judgement may gain nothing.
@@ -222,7 +224,10 @@ def improve_plan(
     for clusters, _, idle in short_runs(climber, plan.clusters, worths.of(plan.clusters), plan.seed + 1):
         if idle == 0:
             best = max(best, made_of(clusters), key=lambda one: one.objective)
-        if not go_on(plan.predicted.objective + best.objective - first.objective) or idle >= LAST_TRIES * len(names):
+        if not go_on(plan.predicted.objective + best.objective - first.objective):
+            break
+        if idle >= LAST_TRIES * len(names):
+            exhausted(idle)
             break
     if best is first:
         return plan

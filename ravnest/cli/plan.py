@@ -106,10 +106,17 @@ def plan(
         steps.begin("drawing the plan")
         picture_path = _write(made, output)
     from ravnest.cli.views.plan import plan_document, show_plan
-    from ravnest.cli.views.plan_explained import explanation, of_constraints, of_staleness, show_explanation
+    from ravnest.cli.views.plan_explained import (
+        explanation,
+        of_budget,
+        of_constraints,
+        of_staleness,
+        show_explanation,
+    )
 
     if as_json:
         document = plan_document(made, output, picture_path)
+        document["search_ended"] = None if (ended := of_budget(explained.search)) is None else ended.strip()
         if explain:
             document |= explanation(made, explained.search, explained.largest_round, explained.relaxed)
         json.dump(document, sys.stdout, indent=2, allow_nan=False)
@@ -119,7 +126,7 @@ def plan(
     if explain:
         show_explanation(made, explained.search, console(), explained.largest_round, explained.relaxed)
     else:
-        for line in (of_staleness(explained.search), of_constraints(made)):
+        for line in (of_staleness(explained.search), of_budget(explained.search), of_constraints(made)):
             if line is not None:
                 console().print(line, markup=False, highlight=False)
     whole = console(soft_wrap=True)

@@ -227,7 +227,7 @@ def prepare_plan(
         budget.first(plan)
         step("searching on")
         first, trained = plan, (trained_samples, trained_s)
-        plan = searched_on(plan, budget, step, trained=trained, part=part)
+        plan = searched_on(plan, budget, step, trained=trained, part=part, tell=searched.append)
         if plan is not first:
             check_shares(job, job_path, plan, data.train)
             tried = _tried(plan, job, data, extent, found, live, step)

@@ -8,8 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster_planner import Plan, format_rate, improve_plan
+from cluster_planner import Plan, Step, format_rate, improve_plan
 from ravnest.errors import InvalidInput
+from ravnest.formatting import duration
+
+BUDGET_PHASE = "budget"
+"""Of the step that says why a search ended before its time was over."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,15 @@ def searched_on(
     *,
     trained: tuple[float, float],
     part: Callable[[float], None] = lambda done: None,
+    tell: Callable[[Step], None] = lambda step: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """The best plan that is found in time. `say` is told of each gain. `trained`: after how many samples of the fleet,
-    and seconds, training ends. `part` is told how much of the time is over, from 0 to 1.
+    and seconds, training ends. `part` is told how much of the time is over, from 0 to 1, and `tell` why the search
+    ended before, where neither the time nor the user has ended it.
     """
-    ends_s, first = clock() + budget.seconds, plan.predicted.objective
+    began_s, first = clock(), plan.predicted.objective
+    ends_s = began_s + budget.seconds
     told = first
 
     def go_on(worth: float) -> bool:
@@ -51,5 +58,12 @@ def searched_on(
         part(min(1.0, max(0.0, 1.0 - left_s / budget.seconds)))
         return left_s > 0 and not budget.stop()
 
+    def exhausted(changes: int) -> None:
+        words = (
+            f"the search ended by itself after {duration(clock() - began_s)} of {duration(budget.seconds)}:"
+            f" {changes:,} changes in a row gained nothing"
+        )
+        tell(Step(BUDGET_PHASE, words, told, 0.0))
+
     samples, seconds = trained
-    return improve_plan(plan, go_on, trained_samples=samples, trained_s=seconds)
+    return improve_plan(plan, go_on, trained_samples=samples, trained_s=seconds, exhausted=exhausted)

@@ -25,6 +25,7 @@ from cluster_planner import (
     has_constraints,
     most_helpful_changes,
 )
+from ravnest.planning.searching_on import BUDGET_PHASE
 
 IN_A_ROW = 8
 NO_CONSTRAINTS = ConstraintCosts()
@@ -60,6 +61,11 @@ def of_staleness(steps: Sequence[Step]) -> str | None:
     """Returns which max_staleness the planner chose, and why; None where the job has a number."""
     said = [step.words for step in steps if step.phase == STALENESS_PHASE]
     return f"\nmax_staleness: {said[-1]}." if said else None
+
+
+def of_budget(steps: Sequence[Step]) -> str | None:
+    """Returns why a search with a budget ended before its time was over; None where it did not."""
+    return next((f"\n--budget: {step.words}." for step in steps if step.phase == BUDGET_PHASE), None)
 
 
 def explanation(

@@ -10,9 +10,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cluster_planner import Plan, load_plan
+from cluster_planner import Plan, Step, load_plan
 from ravnest.cli import main as cli
 from ravnest.planning.prepare_plan import UNADVISED, UNTRIED, ExplainedPlan
+from ravnest.planning.searching_on import BUDGET_PHASE
 
 JOB = str(Path(__file__).parents[3] / "support" / "jobs" / "job.yaml")
 NODE = {"gflops": 0.02, "memory_gb": 4, "up_mbps": 400, "down_mbps": 400}
@@ -209,6 +210,24 @@ def test_with_a_budget_the_first_plan_is_written_at_once_and_ctrl_c_ends_with_th
     result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--budget", "60", "--json"])
     assert result.exit_code == 0, result.output
     assert load_plan(out).seed == better.seed
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_search_that_ends_before_its_budget_says_why(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+    ended = Step(BUDGET_PHASE, "the search ended by itself", 1.0, 0.0)
+    monkeypatch.setattr("ravnest.explain_plan", lambda *_, **__: ExplainedPlan(plan, (ended,), 1e9))
+    given = ["plan", str(nodes), "--job", JOB, "-o", str(out), "--budget", "60"]
+    result = CliRunner().invoke(cli.app, [*given, "--json"] if as_json else given)
+    assert result.exit_code == 0, result.output
+    said = "--budget: the search ended by itself."
+    if as_json:
+        assert json.loads(result.stdout)["search_ended"] == said
+    else:
+        assert f"\n{said}\n" in result.stdout
 
 
 def test_ctrl_c_before_there_is_a_plan_is_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from cluster_planner import (
     Plan,
     SpanCosts,
     Spare,
+    Step,
     Unit,
     Workload,
     make_plan,
@@ -18,7 +19,7 @@ from cluster_planner import (
     validate,
 )
 from ravnest.errors import InvalidInput
-from ravnest.planning.searching_on import Budget, searched_on
+from ravnest.planning.searching_on import BUDGET_PHASE, Budget, searched_on
 
 
 def some_plan() -> Plan:
@@ -77,7 +78,7 @@ def test_it_goes_on_while_there_is_time_and_finds_better_plans() -> None:
 
 @pytest.mark.parametrize("ended", ["by the clock", "by the user"])
 def test_it_ends_when_it_is_told_to(ended: str) -> None:
-    plan, asked = some_plan(), []
+    plan, asked, steps = some_plan(), [], []
 
     def stop() -> bool:
         asked.append(True)
@@ -86,10 +87,32 @@ def test_it_ends_when_it_is_told_to(ended: str) -> None:
     times = iter([0.0, 1.0, 2.0, 99.0])
     clock = times.__next__ if ended == "by the clock" else lambda: 0.0
     found = searched_on(
-        plan, Budget(10.0, lambda plan: None, stop), lambda words: None, trained=(1e9, 1e9), clock=clock
+        plan,
+        Budget(10.0, lambda plan: None, stop),
+        lambda words: None,
+        trained=(1e9, 1e9),
+        tell=steps.append,
+        clock=clock,
     )
     assert found.predicted.objective >= plan.predicted.objective
     assert len(asked) == 2
+    assert steps == []
+
+
+def test_a_search_that_ends_before_its_time_says_why() -> None:
+    steps: list[Step] = []
+    found = searched_on(
+        some_plan(),
+        Budget(600.0, lambda plan: None),
+        lambda words: None,
+        trained=(1e9, 1e9),
+        tell=steps.append,
+        clock=itertools.count(step=0.01).__next__,
+    )
+    (step,) = steps
+    assert step.phase == BUDGET_PHASE
+    assert step.words.endswith(" of 10 min 00 s: 400 changes in a row gained nothing")
+    assert step.objective == pytest.approx(found.predicted.objective, rel=1e-3)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
