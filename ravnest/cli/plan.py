@@ -76,7 +76,7 @@ def plan(
     _refuse_output(output, [nodes, job_path])
     if as_json and page:
         raise InvalidInput("ends when the document is printed; --page serves the plan until Ctrl-C", key="--json")
-    with Steps(console(stderr=True, quiet=as_json)) as steps, StopOnInterrupt() as interrupt:
+    with Steps(console(stderr=True)) as steps, StopOnInterrupt() as interrupt:
 
         def first(made: Plan) -> None:
             _write(made, output)

@@ -119,6 +119,7 @@ def test_what_is_hardly_meant_is_doubted_beside_the_plan(tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     assert f"ravnest: warning: {nodes}: constraints.cap[0].up_mbps: 4,000 caps nothing: a has 400" in result.stderr
     assert json.loads(result.stdout)["plan"] == str(out)
+    assert "planning for 2 nodes: " in result.stderr
 
 
 def test_a_page_and_a_document_exclude_each_other(tmp_path: Path) -> None:
