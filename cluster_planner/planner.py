@@ -32,7 +32,7 @@ from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
-from cluster_planner.plan import Cluster, Plan, validate
+from cluster_planner.plan import Cluster, Plan, Spare, validate
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.upper_bound import best_possible
@@ -56,6 +56,9 @@ LAST_TRIES = 60
 SPARE_TRIES = 100
 """At most so many plans are compared to see whether a spare makes the plan worth more."""
 
+UNEXPLAINED = "planning was interrupted before anything was worked out about it"
+"""The reason of each spare of a plan with which planning was interrupted, and what stands for its advice."""
+
 
 def make_plan(
     fleet: Fleet,
@@ -77,6 +80,7 @@ def make_plan(
     itself. A fleet of one node may always run one stage. `trained_samples`, `trained_s`: after how many samples of the
     whole fleet, or seconds, training ends; the advice goes by them. `progress` is told of each step of the search.
     `interrupted` is given the best plan so far, if any, where a KeyboardInterrupt ends the search; it goes on then.
+    That plan has no advice, bound, spares' reasons or warm spares, which take many seconds in large fleets.
 
     Raises `InvalidInput`, and `NoFeasiblePlan` where fleet, model and workload do not fit each other.
     """
@@ -94,9 +98,8 @@ def make_plan(
     problem = SearchProblem(fleet, costs, workload, able, least, seed)
     search = Search(problem, spans, memory_fit, tell)
 
-    def made_of(best: Candidate, useless: Collection[str] = ()) -> Plan:
-        best = _in_fine_segments(best, fleet, spans)
-        plan = Plan(
+    def plan_of(best: Candidate) -> Plan:
+        return Plan(
             clusters=best.clusters,
             rings=best.rings,
             spares=(),
@@ -109,15 +112,16 @@ def make_plan(
             seed=seed,
             min_stages=min_stages,
         )
-        return _explained(plan, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
 
     try:
         best = search.best()
         if best is not None:
-            return made_of(*_with_spares(best, problem, spans, tell))
+            best, useless = _with_spares(best, problem, spans, tell)
+            best = _in_fine_segments(best, fleet, spans)
+            return _explained(plan_of(best), best, spans, memory_fit, least, (trained_samples, trained_s), useless)
     except KeyboardInterrupt:
         if interrupted is not None and search.found is not None:
-            interrupted(made_of(search.found))
+            interrupted(_unexplained(plan_of(_in_fine_segments(search.found, fleet, spans))))
         raise
     if fleet.rules.count_hours and fleet.constraints == UNCONSTRAINED:
         raise NoFeasiblePlan(no_common_hours(), key="nodes")
@@ -265,6 +269,15 @@ def _explained(
     idle = tuple(fleet.names[i] for i in able if fleet.names[i] not in running)
     spares = (*left_out(fleet, spans, best.clusters, idle, least, useless), *too_small(fleet, memory_fit))
     made = with_warm_spares(replace(plan, spares=spares, predicted=predicted))
+    validate(made)
+    return made
+
+
+def _unexplained(plan: Plan) -> Plan:
+    """Return the plan as it was found, with all its other nodes as spares of which nothing is said."""
+    running = {stage.node for cluster in plan.clusters for stage in cluster.stages}
+    spares = tuple(Spare(name, UNEXPLAINED) for name in plan.fleet.names if name not in running)
+    made = replace(plan, spares=spares, predicted=replace(plan.predicted, advice=f"none: {UNEXPLAINED}"))
     validate(made)
     return made
 

@@ -86,6 +86,7 @@ MOST_SEED = 2**32 - 1
 NOTHING_RELAXED = ConstraintCosts()
 
 UNTRIED, UNADVISED = "its stages were not tried", "what is advised was not planned"
+UNEXPLAINED = f"{UNTRIED}, and it has neither advice, reasons of spares, nor warm spares"
 """What a plan lacks with which planning was interrupted."""
 
 MOST_NODES_ADVISED = 200
@@ -136,7 +137,7 @@ def prepare_plan(
         part: is told how far that step is, from 0 to 1, where it is known.
         warn: is told what is possible and hardly meant.
         so_far: is given each plan as it is found, also the best so far where the search is interrupted, and what it
-            lacks: UNTRIED or UNADVISED.
+            lacks: UNEXPLAINED, UNTRIED or UNADVISED.
 
     Raises:
         InvalidInput: at a key of the job or the fleet. NoFeasiblePlan where the two do not fit each other.
@@ -187,9 +188,6 @@ def prepare_plan(
     costs, work = found.costs.with_traffic(fleet.flops_per_byte), workload(job, found.reading_s, data.workers)
     check_warmup(job, job_path, most_samples(job, fleet, costs, work), at_least)
 
-    def untried(plan: Plan) -> None:
-        so_far(replace(plan, data=of_data), UNTRIED)
-
     def planned(work: Workload) -> Plan:
         made = make_plan(
             fleet,
@@ -202,9 +200,9 @@ def prepare_plan(
             trained_samples=trained_samples,
             trained_s=trained_s,
             progress=searched.append,
-            interrupted=untried,
+            interrupted=lambda best: so_far(replace(best, data=of_data), UNEXPLAINED),
         )
-        untried(made)
+        so_far(replace(made, data=of_data), UNTRIED)
         return made
 
     with (
@@ -239,7 +237,9 @@ def prepare_plan(
             warn(sentence)
     if len(plan.clusters) > 1 and found.taken_buffers:
         warn(found.taken_buffers)
-    if explain or len(fleet.nodes) <= MOST_NODES_ADVISED:
+    if not explain and budget is not None and budget.stop():
+        warn(f"searching on was interrupted: {UNADVISED}")
+    elif explain or len(fleet.nodes) <= MOST_NODES_ADVISED:
         step("planning what is advised")
         plan = with_advice_planned(plan, trained_samples=trained_samples, trained_s=trained_s)
         plan = with_bottlenecks_advised(plan, job, data, found.outputs)

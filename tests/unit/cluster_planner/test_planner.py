@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cluster_planner import planner
 from cluster_planner.advice.plan_warnings import better_single_node
 from cluster_planner.advice.shorter_forms import RATIOS
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
@@ -18,7 +19,7 @@ from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
-from cluster_planner.planner import make_plan, with_advice_planned
+from cluster_planner.planner import UNEXPLAINED, make_plan, with_advice_planned
 from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS, TRIES
 from cluster_planner.search.steps import Step
 
@@ -373,4 +374,24 @@ def test_a_search_that_is_interrupted_hands_over_the_best_plan_so_far(
     (plan,) = handed
     validate(plan)
     assert plan.predicted.objective == pytest.approx(sum(step.gained for step in steps))
-    assert plan.predicted.advice
+    assert plan.predicted.advice == f"none: {UNEXPLAINED}"
+    assert {spare.reason for spare in plan.spares} <= {UNEXPLAINED}
+
+
+def test_an_interrupted_plan_works_out_nothing_that_takes_long(
+    home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("advise", "best_possible", "left_out", "with_warm_spares"):
+        monkeypatch.setattr(planner, name, lambda *_, name=name: asked.append(name))
+
+    def progress(step: Step) -> None:
+        if step.gained > 0:
+            raise KeyboardInterrupt
+
+    handed: list[Plan] = []
+    often = replace(home, nodes=tuple(replace(node, mtbf_s=4 * 3600.0) for node in home.nodes))
+    with pytest.raises(KeyboardInterrupt):
+        planned(often, gpt, home_work(make_workload), progress=progress, interrupted=handed.append)
+    assert len(handed) == 1
+    assert asked == []

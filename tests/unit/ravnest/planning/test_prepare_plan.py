@@ -11,6 +11,7 @@ from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan, Plan, valid
 from ravnest.cli.views.plan_explained import of_staleness
 from ravnest.job.config import StopConfig, load_job
 from ravnest.planning import prepare_plan as planning
+from ravnest.planning.searching_on import Budget
 from ravnest.planning.workload import check_job_of_plan
 from tests.support.local import job_in
 
@@ -88,6 +89,7 @@ def planned(
     memory_bytes: int,
     warn: list[str],
     so_far: Callable[[Plan, str], None] = lambda plan, lacks: None,
+    budget: Budget | None = None,
     **changes: object,
 ) -> planning.ExplainedPlan:
     (folder / "code_that_is_whole.py").write_text(CODE)
@@ -101,7 +103,9 @@ def planned(
         **changes,
     )
     node = Node(name="a", flops_per_s=1e9, memory_bytes=memory_bytes, up_bytes_per_s=1e6, down_bytes_per_s=1e6)
-    return planning.prepare_plan(Fleet((node,)), job, step=lambda words: None, warn=warn.append, so_far=so_far)
+    return planning.prepare_plan(
+        Fleet((node,)), job, budget=budget, step=lambda words: None, warn=warn.append, so_far=so_far
+    )
 
 
 @pytest.fixture
@@ -164,3 +168,14 @@ def test_each_plan_is_told_with_what_it_lacks_as_soon_as_it_is_there(tmp_path: P
     for plan, _ in told:
         validate(plan)
         assert (plan.clusters, plan.data) == (final.clusters, final.data)
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_where_the_user_ends_a_search_with_a_budget_nothing_more_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "with_advice_planned", lambda *_, **__: pytest.fail("advice was planned"))
+    said: list[str] = []
+    ended = Budget(60.0, lambda plan: None, lambda: True)
+    assert planned(tmp_path, "Whole", 1 << 30, said, budget=ended).plan
+    assert said[-1] == f"searching on was interrupted: {planning.UNADVISED}"
