@@ -63,7 +63,15 @@ class BackboneStore:
             hint = "a second backbone machine needs a copy of the first one's keys.json here"
             raise InvalidInput("holds no collaboration to go on with", path=str(folder), hint=hint)
         folder.mkdir(parents=True, exist_ok=True)
+        self._before = None if begun else frozenset(folder.iterdir())
         self.secrets = self._read_secrets() if begun else self._new_secrets()
+
+    def forget(self) -> None:
+        """Remove what a new collaboration has written so far: it came to nothing, and nobody was invited."""
+        written = [self.folder / SECRETS_FILE, self.folder / FILE, *self._states()]
+        for path in written if self._before is not None else ():
+            if path not in self._before:
+                self._files.remove_file(path)
 
     @property
     def begun(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ravnest.collaboration.backbone import Backbone
 from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
 from ravnest.collaboration.stand_by import StandBy
+from ravnest.errors import RavnestError
 
 
 def serve_or_stand_by(
@@ -36,9 +37,15 @@ def serve_or_stand_by(
         if found is not None:
             return found
     while True:
-        backbone = Backbone(
-            state, listen=listen, addresses=addresses, others=others, bytes_per_s=bytes_per_s, tell=tell, now=now
-        )
+        try:
+            backbone = Backbone(
+                state, listen=listen, addresses=addresses, others=others, bytes_per_s=bytes_per_s, tell=tell, now=now
+            )
+        except RavnestError:  # its port is taken, say: the same start is to work later
+            if serves_first:
+                state.store.forget()
+            raise
+        serves_first = False
         with backbone:
             ready(backbone)
             result = backbone.serve(stop)

@@ -1,16 +1,18 @@
 """Backbone machines that take over from each other are played by the real programs, under a virtual clock."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from experiments.collaboration.virtual_network import Machine
 from experiments.collaboration.virtual_world import VirtualWorld
-from ravnest.collaboration import stand_by
-from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration import backbone, stand_by
+from ravnest.collaboration.backbone_state import BackboneResult, BackboneState
 from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.serving import serve_or_stand_by
 from ravnest.job.config import load_job
+from ring_allreduce import TransportError
 from tests.unit.ravnest.collaboration.jobs import job_in
 from tests.unit.ravnest.collaboration.lines_twin import LinesTwin
 
@@ -121,6 +123,35 @@ def test_a_machine_that_was_stopped_before_it_had_a_state_has_none_when_it_comes
     )
     assert result.weights is None
     assert not second().holds_state
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_start_whose_port_is_taken_leaves_the_folder_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    path, out = job_in(tmp_path / "job"), tmp_path / "out"
+    out.mkdir()
+    (out / "signatures.txt").write_text("")  # is put there beforehand
+
+    def started() -> BackboneResult:
+        state = BackboneState(load_job(path), path, out, resume=resume, tell=lambda _: None, now=lambda: 0.0)
+        return serve_or_stand_by(
+            state, listen="127.0.0.1:7800", addresses=(), serves_first=not resume, stop=lambda: True
+        )
+
+    def taken(*_: object, **__: object) -> NoReturn:
+        raise TransportError("cannot listen on 127.0.0.1:7800: Address already in use")
+
+    if resume:
+        BackboneStore(out, resume=False)
+    before = {one.name: one.read_bytes() for one in out.iterdir()}
+    monkeypatch.setattr(backbone, "Lines", taken)
+    with pytest.raises(TransportError, match="already in use"):
+        started()
+    assert {one.name: one.read_bytes() for one in out.iterdir()} == before
+    monkeypatch.setattr(backbone, "Lines", lambda *_, **__: LinesTwin())
+    assert started().weights is None
+    assert (out / "keys.json").exists()
 
 
 def test_of_three_machines_one_takes_over_at_a_time(tmp_path: Path) -> None:
