@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.code_bundle import code_hash, collected
-from ravnest.collaboration.curve import Curve
+from ravnest.collaboration.curve import Curve, samples_by
 from ravnest.collaboration.evaluations import Evaluations, Found
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.messages import (
@@ -94,13 +94,21 @@ class BackboneState:
                 tell("the job's folder has changed since the last start: volunteers need the new invitation")
         else:
             self.save()  # whatever ends this start, the next one has something to go on from
-        self._curve = Curve(self.trainer.step * self.trainer.target_batch, now())
+        self._curve = Curve(self._samples(), now())
         self._every = max(1, job.evaluate_every // self.trainer.target_batch)
         self._evaluated = 0
         self._evaluations = evaluations or Evaluations()
         self._joiners: tuple[int, list[tuple[Form, Tensor]]] | None = None
         self.most_samples = self.trainer.target_batch + job.micro_batch - 1
         """Of one contribution: a volunteer stops at a whole batch, and its last micro-batch may go beyond it."""
+
+    def serves(self) -> None:
+        """This machine begins to serve: its curve goes on from the last line, which may be another machine's."""
+        self._curve.begin(self._samples(), self._now())
+
+    def _samples(self) -> int:
+        """Of all steps that were made."""
+        return samples_by(self.trainer.step, self.store.curve_lines(), self.trainer.target_batch)
 
     def challenge(self, nonce: bytes) -> ChallengeMessage:
         """The first word on a line."""
@@ -145,7 +153,6 @@ class BackboneState:
     def follow(self, mean: Mapping[str, Tensor]) -> None:
         """Make a step that another machine has committed."""
         self.trainer.apply(mean)
-        self._curve.begin(self.trainer.step * self.trainer.target_batch, self._now())
         if self.trainer.step % self._every == 0:
             self.save()
 

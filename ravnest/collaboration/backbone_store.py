@@ -115,6 +115,11 @@ class BackboneStore:
         self.add_lines_to_curve(line)
         return line
 
+    def curve_lines(self) -> list[bytes]:
+        """The lines of curve.jsonl."""
+        path = self.folder / "curve.jsonl"
+        return path.read_bytes().splitlines() if path.exists() else []
+
     def add_lines_to_curve(self, lines: bytes) -> None:
         """Add whole lines that another backbone has made."""
         self._files.append_bytes(self.folder / "curve.jsonl", lines)

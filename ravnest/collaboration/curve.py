@@ -4,9 +4,10 @@ In: what volunteers say of their losses, and the steps that are committed. Out: 
 much anybody says.
 """
 
+import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -16,6 +17,24 @@ class StepEntry:
 
     fields: Mapping[str, object]
     line: str
+
+
+def samples_by(step: int, lines: Sequence[bytes], target_batch: int) -> int:
+    """The samples of the first `step` steps, as the lines of a curve.jsonl say. If a step was made again, its last line
+    counts; steps that no line is of have a target batch each, and what is no line of a curve says nothing.
+    """
+    known = samples = 0
+    for line in reversed(lines):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):  # half a line, of a machine that lost its power
+            continue
+        match entry:
+            case {"step": int(at), "samples_in_all": int(in_all)} if known < at <= step and in_all >= 0:
+                known, samples = at, in_all
+        if known == step:
+            break
+    return samples + (step - known) * target_batch
 
 
 class Curve:

@@ -46,6 +46,7 @@ def serve_or_stand_by(
                 state.store.forget()
             raise
         serves_first = False
+        state.serves()
         with backbone:
             ready(backbone)
             result = backbone.serve(stop)

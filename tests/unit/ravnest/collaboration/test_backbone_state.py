@@ -35,9 +35,12 @@ def curve(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "out" / "curve.jsonl").read_text().splitlines()]
 
 
+def mean_of(state: BackboneState) -> dict[str, torch.Tensor]:
+    return {form.name: torch.full((form.elements,), 0.1) for form in state.trainer.packing.sent}
+
+
 def applied(state: BackboneState) -> None:
-    means = {form.name: torch.full((form.elements,), 0.1) for form in state.trainer.packing.sent}
-    state.apply({"a": 64}, means)
+    state.apply({"a": 64}, mean_of(state))
 
 
 def test_a_step_is_in_the_curve_evaluated_saved_and_taken_up_again(tmp_path: Path) -> None:
@@ -51,6 +54,21 @@ def test_a_step_is_in_the_curve_evaluated_saved_and_taken_up_again(tmp_path: Pat
     again = state_in(tmp_path, resume=True)
     assert again.trainer.step == 1
     assert again.trainer.weights_hash() == state.trainer.weights_hash()
+
+
+def test_samples_are_counted_on_after_a_resume_and_where_another_machine_takes_over(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    for samples in (70, 80):
+        state.apply({"a": samples}, mean_of(state))
+    state_in(tmp_path, resume=True).apply({"a": 65, "b": 1}, mean_of(state))
+    assert [entry["samples_in_all"] for entry in curve(tmp_path) if "loss" in entry] == [70, 150, 216]
+    stands_by = state_in(tmp_path / "other")
+    for step, samples in enumerate((70, 150), 1):
+        stands_by.follow(mean_of(state))
+        stands_by.take_ledger(json.dumps({"step": step, "samples_in_all": samples}).encode() + b"\n", b"")
+    stands_by.serves()
+    stands_by.apply({"a": 64}, mean_of(state))
+    assert [entry["samples_in_all"] for entry in curve(tmp_path / "other") if "loss" in entry] == [214]
 
 
 def test_a_first_start_that_came_to_nothing_can_be_resumed_and_holds_a_state(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 import json
 
-from ravnest.collaboration.curve import Curve
+import pytest
+
+from ravnest.collaboration.curve import Curve, samples_by
 
 
 def test_a_step_s_loss_is_weighted_by_samples_and_the_next_one_begins_anew() -> None:
@@ -21,3 +23,15 @@ def test_an_entry_is_json_whatever_was_said() -> None:
     for _ in range(1000):
         curve.heard(0, 1e30, 1 << 53)
     json.dumps(dict(curve.committed(1, {}, float("inf"), 1.0).fields), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("step", "samples"),
+    [(0, 0), (1, 70), (2, 150), (3, 215), (4, 279), (6, 407)],
+    ids=["before the first", "first", "made again", "last", "after the last", "long after the last"],
+)
+def test_samples_are_counted_on_from_the_last_line_of_a_step(step: int, samples: int) -> None:
+    made = [(1, 70), (2, 999), (3, 9999), (2, 150), (3, 215)]
+    lines = [json.dumps({"step": at, "samples_in_all": in_all}).encode() for at, in_all in made]
+    others = [b'{"step": 3, "held_out": {"loss": 1.0}}', b'{"step": 3, "samples_in', b"[3]", b"[" * 100_000]
+    assert samples_by(step, [*lines, *others], 64) == samples
