@@ -69,9 +69,8 @@ class BackboneStore:
     def forget(self) -> None:
         """Remove what a new collaboration has written so far: it came to nothing, and nobody was invited."""
         written = [self.folder / SECRETS_FILE, self.folder / FILE, *self._states()]
-        for path in written if self._before is not None else ():
-            if path not in self._before:
-                self._files.remove_file(path)
+        for path in set(written) - self._before if self._before is not None else ():
+            self._files.remove_file(path)
 
     @property
     def begun(self) -> bool:
