@@ -217,12 +217,10 @@ class Backbone:
                     self._put_out(unsigned[0], "too many have not said who they are", may_return=True)
                 visitor = self._visitors[line] = Visitor(line, self._now())
                 self._lines.send(line, self._kept.challenge(visitor.nonce))
-            case LineClosed(line=line, reason=reason):
-                gone = self._visitors.pop(line, None)
-                if gone is not None:
-                    if gone.joined:
-                        self._tell(f"{gone.name} is gone: {reason}")
-                    self._gone(gone, may_return=True)
+            case LineClosed(line=line, reason=reason) if (lost := self._visitors.pop(line, None)) is not None:
+                if lost.joined:
+                    self._tell(f"the connection to {lost.name} is lost: {reason}")
+                self._gone(lost, may_return=True)
             case LineSaid(line=line, message=message) if line in self._visitors:
                 visitor = self._visitors[line]
                 try:
@@ -244,16 +242,18 @@ class Backbone:
             if message.form != form_in_words(self._trainer.packing.sent):
                 raise InvalidInput("its model has other parameters than the backbone's: other versions of libraries?")
             visitor.agreed, visitor.order = True, message.order
+        elif isinstance(message, EndMessage) and (visitor.told_s is not None or visitor.person is not None):
+            if visitor.told_s is None and visitor.joined:
+                self._tell(f"{visitor.name} has left")
+            del self._visitors[visitor.line]
+            self._lines.hang_up(visitor.line, "it has said that it leaves")
+            self._gone(visitor, may_return=False)
         elif visitor.follows and isinstance(message, AliveMessage):
             pass  # that it has come is what it says
         elif not visitor.joined:
             raise InvalidInput(f"{type(message).__name__} out of turn")
         elif isinstance(message, ProgressMessage) and not visitor.follows:
             self._progress(visitor, message)
-        elif isinstance(message, EndMessage) and visitor.told_s is not None:
-            del self._visitors[visitor.line]
-            self._lines.hang_up(visitor.line, "training has ended")
-            self._gone(visitor, may_return=False)
         elif isinstance(message, TookMessage) and not visitor.follows:
             self._admissions.took(visitor, message)
         elif isinstance(message, GotMessage):

@@ -183,7 +183,8 @@ class CollectMessage(Message, frozen=True, kw_only=True, tag="collect"):
 
 
 class EndMessage(Message, frozen=True, kw_only=True, tag="end"):
-    """The collaboration has come to its end. Who is told says the same back, as its last word. `counted`: as above."""
+    """The collaboration has come to its end. Who is told says the same back, as its last word; a volunteer that leaves
+    before says it by itself. `counted`: as above."""
 
     step: Count
     counted: Count | None = None

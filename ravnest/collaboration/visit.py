@@ -159,6 +159,7 @@ class Visit:
                 self._compute()
             else:
                 self._made_s = None  # what follows is waiting
+        self._lines.send(self._line, EndMessage(step=self._due))  # so that it is not taken for lost
         return True
 
     @property

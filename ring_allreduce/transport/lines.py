@@ -301,7 +301,7 @@ class Lines:
         if line.number not in self._lines:
             return False
         try:
-            data, reason = line.socket.recv(READ_BYTES), "it has left, or its process died"
+            data, reason = line.socket.recv(READ_BYTES), "the other side has ended, or cannot be reached"
         except BlockingIOError:
             return False
         except OSError as error:

@@ -368,6 +368,23 @@ def test_states_wait_while_averages_are_under_way_though_not_for_ever(
     assert world.lines.said(TransferMessage, 11)
 
 
+def test_who_says_that_it_leaves_has_left_and_of_who_says_nothing_the_connection_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, samples=640)
+    for line in (1, 2):
+        world.joins(line)
+    world.signs_in(3)  # it takes the state
+    world.told.clear()
+    world.lines.events += [LineSaid(line, EndMessage(step=0), ()) for line in (1, 3)]
+    world.lines.events += [LineClosed(1, "the other side has ended"), LineClosed(2, "the other side has ended")]
+    world.turns(8)
+    said = ["v1 has left", "v3 has left", "the connection to v2 is lost: the other side has ended"]
+    assert world.told == said
+    assert set(world.lines.hung_up) == {1, 3}
+    assert not world.lines.said(RefusedMessage)
+
+
 def test_a_lie_is_counted_for_less_and_under_the_name_of_who_said_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

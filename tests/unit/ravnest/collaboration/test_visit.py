@@ -129,6 +129,13 @@ def every(turns: int) -> Callable[[], bool]:
     return lambda: next(left, None) is None
 
 
+def test_who_leaves_says_so(tmp_path: Path) -> None:
+    visit, lines, member, _ = visit_of(tmp_path)
+    assert visit.run(every(20))
+    assert lines.said(EndMessage, 3) == [EndMessage(step=0)]
+    assert not member.given.weights
+
+
 def test_a_backbone_that_says_nothing_while_it_is_waited_for_is_left(tmp_path: Path) -> None:
     visit, lines, member, _ = visit_of(tmp_path)
     lines.events.append(LineSaid(3, OpenMessage(step=0, stop=0), ()))
