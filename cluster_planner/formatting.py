@@ -1,8 +1,8 @@
-"""How a speed and a number of things are written, in a plan's own texts and wherever a plan or a run is shown. Pure."""
+"""How figures and numbers of things are written, in a plan's own texts and wherever a plan or a run is shown. Pure."""
 
 
 def format_rate(samples_per_s: float) -> str:
-    """Write a speed with three figures and all digits before the point: `12,346`, `99.6`, `0.123`."""
+    """Write a speed, or what else has a unit, with three figures and all digits before the point: `12,346`, `0.123`."""
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 

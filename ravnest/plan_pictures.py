@@ -1,9 +1,10 @@
 """Pictures of plans as PNG files: who runs which units, and of large fleets what matters of them.
 
-In: a plan. Out: a file. A plan of up to FEW_STAGES stages shows each with its words. A larger one shows its clusters as
-rows of boxes in the colours of their regions. Of many clusters each region shows some, from its slowest to its fastest,
-and how many more it has. Beside them stand a map of the regions, on which near is a short latency, the slowest links in
-use, and the spares by region. The picture has the same size whatever the fleet's.
+In: a plan. Out: a file. A plan of up to FEW_STAGES stages shows each with its words, and below them the slowest links
+in use. A larger one shows its clusters as rows of boxes in the colours of their regions. Of many clusters each region
+shows some, from its slowest to its fastest, and how many more it has. Beside them stand a map of the regions, on which
+near is a short latency and the slowest links are red, the slowest links in use, and the spares by region. The picture
+has the same size whatever the fleet's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from ravnest.formatting import listed
 from ravnest.pictures import blank, save
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
-_STAGE_IN = 1.4  # the width of a node's name
+_STAGE_IN = 1.4  # the least width of a box
+_NAME_IN, _WORDS_IN = 0.1, 0.06  # the width of a character in a node's name, and in the words below it
+_LINE = 0.11  # the height of a line below the rows
 
 LEGEND = (
     "busy: the part of the time that the stage computes, sends or receives, whichever takes longest; waiting for"
@@ -39,10 +42,13 @@ MOST_ROWS = 32
 """Of more clusters some of each region are drawn."""
 LONGEST_ROW = 16
 """A plan with more stages in one cluster is drawn without words, too."""
-SLOWEST_LINKS = 10
+SLOWEST_LINKS, FEW_LINKS = 10, 3
+"""So many of the slowest links in use are named beside a large plan, and below a small one."""
+LONGEST_NAME = 16
+"""Where names have little room, longer ones lack their middle."""
 MOST_REGIONS = 10
 """So many regions have a colour of their own: those with most stages."""
-_OTHER = "#bbbbbb"
+_OTHER, _SLOW = "#bbbbbb", "#c0392b"
 _ROOM_FOR_WORDS = 0.3
 """A line of the map that is shorter, as a part of the map, has no words."""
 _MBPS, _MS = 125_000.0, 1e-3
@@ -50,6 +56,7 @@ _MBPS, _MS = 125_000.0, 1e-3
 LARGE_LEGEND = (
     "colour: the node's region. Dark part of a box: how much of the time the stage computes, sends or receives,"
     " whichever takes longest;\nwaiting for averaging is not in it. Left to right: the model's units, to scale."
+    " Red on the map: the slowest links."
 )
 
 
@@ -63,11 +70,21 @@ def draw_plan(plan: Plan, path: Path) -> None:
 
 
 def _draw_small(plan: Plan, path: Path) -> None:
-    """Draw each stage with its words, and each ring as a band across the clusters."""
+    """Draw each stage with its words, each ring as a band across the clusters, and the slowest links in words."""
     clusters, units = len(plan.clusters), len(plan.costs.units)
+    names = _short_names(plan)
+    regions = len({node.region for node in plan.fleet.nodes}) > 1
+    links = slowest_links(plan, FEW_LINKS)
+    told = "; ".join(link.replace(" ", "\N{NO-BREAK SPACE}") for link in links)
+    below = [LEGEND, f"slowest links in use: {told}"] if links else [LEGEND]
     narrowest = min(end - start for cluster in plan.clusters for start, end in (s.units for s in cluster.stages))
-    width_in = 1.3 * _STAGE_IN * units / narrowest  # the narrowest stage can hold its words
-    figure, axes = blank(width_in=min(max(width_in, 9.0), 24.0), height_in=1.7 + 1.3 * clusters)
+    longest = max(len(names[stage.node]) for cluster in plan.clusters for stage in cluster.stages)
+    # The narrowest stage can hold its words.
+    width_in = min(max(1.3 * max(_STAGE_IN, _NAME_IN * min(longest, 24)) * units / narrowest, 9.0), 24.0)
+    below = [line for words in below for line in _wrapped(words, int(0.85 * width_in / _WORDS_IN))]
+    lowest = -(clusters - 1) * _ROW - 0.62
+    bottom = lowest - _LINE * len(below)
+    figure, axes = blank(width_in=width_in, height_in=1.3 * (0.78 - bottom) + 0.5)
     _draw_rings(axes, plan)
     for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
         middle = -row * _ROW
@@ -78,16 +95,38 @@ def _draw_small(plan: Plan, path: Path) -> None:
             busy = predicted.busy(costs, plan.workload.micro_batch)
             node = plan.fleet.node(stage.node)
             memory = (costs.memory_bytes + node.beyond_bytes) / node.memory_bytes
-            words = f"units [{stage.units[0]}, {stage.units[1]})\nbusy {busy:.0%}\nmemory {memory:.0%}"
-            _draw_stage(axes, stage.units, middle, stage.node, words, busy)
+            words = [f"units [{stage.units[0]}, {stage.units[1]})", f"busy {busy:.0%}", f"memory {memory:.0%}"]
+            box_in = width_in / 1.26 * (stage.units[1] - stage.units[0]) / units
+            if regions:
+                words.insert(0, _shortened(node.region or "no region", int(box_in / _WORDS_IN)))
+            name = _shortened(names[stage.node], int(box_in / _NAME_IN))
+            _draw_stage(axes, stage.units, middle, name, "\n".join(words), busy)
     axes.set_xlim(-0.1 * units, 1.16 * units)
-    lowest = -(clusters - 1) * _ROW - 0.62
-    axes.text(0.0, lowest, LEGEND, ha="left", va="top", fontsize=8, color="#444444")
-    axes.set_ylim(lowest - 0.25, 0.78)
+    axes.text(0.0, lowest, "\n".join(below), ha="left", va="top", fontsize=8, color="#444444")
+    axes.set_ylim(bottom, 0.78)
     axes.axis("off")
     spare = f" · spare: {listed([spare.node for spare in plan.spares])}" if plan.spares else ""
     axes.set_title(_title(plan) + spare, loc="left", fontsize=12)
     save(figure, path)
+
+
+def _short_names(plan: Plan) -> dict[str, str]:
+    """Return the node names without a domain that all of them have."""
+    names = plan.fleet.names
+    domains = (names[0][at:] for at, character in enumerate(names[0]) if character == ".")
+    domain = next((each for each in domains if all(name.endswith(each) for name in names)), "")
+    return {name: name.removesuffix(domain) for name in names}
+
+
+def _shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """Return a name of at most so many characters, but three: a longer one lacks its middle."""
+    if len(name) <= (most := max(most, 3)):
+        return name
+    return f"{name[: most // 2]}…{name[len(name) - (most - 1) // 2 :]}"
+
+
+def _wrapped(words: str, width: int) -> list[str]:
+    return [line for part in words.split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False)]
 
 
 def _title(plan: Plan) -> str:
@@ -112,8 +151,8 @@ def _draw_stage(axes: Axes, units: tuple[int, int], middle: float, node: str, wo
         )
     )
     centre = (start + end) / 2
-    axes.text(centre, middle + 0.19, node, ha="center", va="center", weight="bold", fontsize=10, zorder=3)
-    axes.text(centre, middle - 0.09, words, ha="center", va="center", fontsize=8, zorder=3)
+    axes.text(centre, middle + 0.22, node, ha="center", va="center", weight="bold", fontsize=10, zorder=3)
+    axes.text(centre, middle - 0.08, words, ha="center", va="center", fontsize=8, zorder=3)
 
 
 def _draw_rings(axes: Axes, plan: Plan) -> None:
@@ -139,14 +178,14 @@ def _draw_rings(axes: Axes, plan: Plan) -> None:
 def _draw_large(plan: Plan, path: Path) -> None:
     figure, axes = blank(width_in=15.0, height_in=9.5)
     units, colors = len(plan.costs.units), _colors(plan)
-    blocks = _blocks(plan)
+    blocks, names = _blocks(plan, colors), _short_names(plan)
     lines = sum(len(shown) + bool(rest) for shown, rest in blocks)
     # Few rows are as high as those of a small plan, many fill the picture.
     row, top = 1.0 / max(lines, 12), 1.0
     for shown, rest in blocks:
         for number in shown:
             cluster, predicted = plan.clusters[number], plan.predicted.clusters[number]
-            _draw_row(axes, plan, cluster, predicted, colors, (top, 0.8 * row))
+            _draw_row(axes, plan, cluster, predicted, colors, names, (top, 0.8 * row))
             top -= row
         if rest:
             axes.text(0.03, top - 0.4 * row, rest, va="center", fontsize=8, style="italic", color="#444444")
@@ -161,7 +200,7 @@ def _draw_large(plan: Plan, path: Path) -> None:
     for heading, told in (
         ("regions: stages and spares", _regions_told(plan, colors)),
         (f"the {SLOWEST_LINKS} slowest links in use", [(words, "black") for words in slowest_links(plan)]),
-        ("what limits", [(words, "black") for words in textwrap.wrap(plan.predicted.bottleneck, 46)]),
+        ("what limits", [(words, "black") for words in _wrapped(plan.predicted.bottleneck, 46)]),
     ):
         axes.text(beside, top, heading, va="top", weight="bold", fontsize=10)
         for words, color in told:
@@ -175,7 +214,7 @@ def _draw_large(plan: Plan, path: Path) -> None:
     save(figure, path)
 
 
-def _blocks(plan: Plan) -> list[tuple[Sequence[int], str]]:
+def _blocks(plan: Plan, colors: Mapping[str | None, str]) -> list[tuple[Sequence[int], str]]:
     """Return which clusters are drawn, by their numbers, and below them how many more there are like them: all of them
     where they are few, else some of each region, from the slowest to the fastest."""
     rates = [one.samples_per_s for one in plan.predicted.clusters]
@@ -186,7 +225,7 @@ def _blocks(plan: Plan) -> list[tuple[Sequence[int], str]]:
         regions = Counter(plan.fleet.node(stage.node).region for stage in cluster.stages)
         of[max(regions, key=lambda region: (regions[region], str(region)))].append(number)
     blocks: list[tuple[Sequence[int], str]] = []
-    most = sorted(of, key=lambda region: (-len(of[region]), str(region)))[:MOST_REGIONS]
+    most = sorted(of, key=lambda region: (region not in colors, -len(of[region]), str(region)))[:MOST_REGIONS]
     for region in sorted(most, key=str):
         numbers = sorted(of[region], key=lambda number: rates[number])
         count = max(2, min(len(numbers), (MOST_ROWS - len(most)) // len(most)))
@@ -207,17 +246,25 @@ def _draw_map(
     places: Mapping[str, tuple[float, float]],
     frame: tuple[float, float, float, float],
 ) -> None:
-    """Draw regions as discs, larger for more stages, and lines between those that send to each other. `frame`: left,
-    upper edge, width and height."""
+    """Draw regions as discs, larger for more stages, and lines between those that send to each other, red where that is
+    over one of the slowest links. `frame`: left, upper edge, width and height."""
     left, top, width, height = frame
     at = {name: (left + width * (0.05 + 0.8 * x), top - height * (0.95 - 0.9 * y)) for name, (x, y) in places.items()}
     region_of = {node.name: node.region for node in plan.fleet.nodes}
-    pairs = {tuple(sorted(map(str, (region_of[a], region_of[b])))): (a, b) for a, b in _used_links(plan)}
+
+    def between(pair: tuple[str, str]) -> tuple[str, ...]:
+        return tuple(sorted(str(region_of[name]) for name in pair))
+
+    slowest = _slowest(plan)
+    slow = {between(pair) for pair in slowest[:SLOWEST_LINKS]}
+    # Of a pair of regions the slowest link is told.
+    pairs = {between(pair): pair for pair in reversed(slowest)}
     for (one, other), (a, b) in sorted(pairs.items()):
         if one == other or one not in at or other not in at:
             continue
         (x0, y0), (x1, y1) = at[one], at[other]
-        axes.plot((x0, x1), (y0, y1), color="#999999", linewidth=0.8, zorder=1)
+        color = _SLOW if (one, other) in slow else "#999999"
+        axes.plot((x0, x1), (y0, y1), color=color, linewidth=0.8, zorder=1)
         told = f"{plan.fleet.link(a, b).latency_s / _MS:.3g} ms"
         if math.dist(places[one], places[other]) < _ROOM_FOR_WORDS:
             continue
@@ -228,7 +275,9 @@ def _draw_map(
     largest = max(stages.values())
     for name, (x, y) in at.items():
         axes.scatter([x], [y], s=40 + 120 * stages[name] / largest, color=colors[name], zorder=3)
-        axes.text(x + 0.045 * width, y, name, va="center", fontsize=8, color=colors[name], zorder=4)
+        back = {"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8}
+        below = y - 0.014
+        axes.text(x, below, name, ha="center", va="top", fontsize=8, color=colors[name], zorder=4, bbox=back)
 
 
 def _draw_row(
@@ -237,6 +286,7 @@ def _draw_row(
     cluster: Cluster,
     predicted: ClusterPrediction,
     colors: Mapping[str | None, str],
+    names: Mapping[str, str],
     place: tuple[float, float],
 ) -> None:
     """Draw a cluster. `place`: the upper edge of its boxes, and their height."""
@@ -250,8 +300,9 @@ def _draw_row(
         axes.add_patch(Rectangle(corner, width, height * busy, facecolor=color, alpha=0.75, linewidth=0))
         axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor="#444444", linewidth=0.6))
         # About so many characters of 6 points go into the box.
-        if len(stage.node) <= 1.35 * 100 * width / (1.6 * units):
-            axes.text((start + end) / 2, top - height / 2, stage.node, ha="center", va="center", fontsize=6)
+        name, room = _shortened(names[stage.node]), 1.35 * 100 * width / (1.6 * units)
+        if len(name) <= room:
+            axes.text((start + end) / 2, top - height / 2, name, ha="center", va="center", fontsize=6)
     axes.text(-0.01 * units, top - height / 2, cluster.name, ha="right", va="center", weight="bold", fontsize=8)
     axes.text(1.01 * units, top - height / 2, format_rate(predicted.samples_per_s) + "/s", va="center", fontsize=8)
 
@@ -281,13 +332,25 @@ def _regions_told(plan: Plan, colors: Mapping[str | None, str]) -> list[tuple[st
 
 def slowest_links(plan: Plan, count: int = SLOWEST_LINKS) -> list[str]:
     """Return the links over which the plan sends that carry least: between neighbours in a pipeline or in a ring."""
+    used, fleet, names, lines = _used_links(plan), plan.fleet, _short_names(plan), []
+    for a, b in _slowest(plan)[:count]:
+        way = "↔" if (b, a) in used and _is_symmetric(plan, a, b) else "→"
+        rate = format_rate(fleet.flow_bytes_per_s(a, b) / _MBPS)
+        between = f"{_shortened(names[a])} {way} {_shortened(names[b])}"
+        lines.append(f"{between}: {rate} Mbit/s, {fleet.link(a, b).latency_s / _MS:.3g} ms ({used[a, b]})")
+    return lines
+
+
+def _slowest(plan: Plan) -> list[tuple[str, str]]:
+    """Return the pairs (sender, receiver) of nodes, the slowest first; of a pair that sends both ways equally fast, one
+    way."""
     found, fleet = _used_links(plan), plan.fleet
-    worst = sorted(found, key=lambda pair: (fleet.flow_bytes_per_s(*pair), -fleet.link(*pair).latency_s, pair))
-    return [
-        f"{a} → {b}: {fleet.flow_bytes_per_s(a, b) / _MBPS:.3g} Mbit/s, {fleet.link(a, b).latency_s / _MS:.3g} ms"
-        f" ({found[a, b]})"
-        for a, b in worst[:count]
-    ]
+    once = [(a, b) for a, b in found if not (b < a and (b, a) in found and _is_symmetric(plan, a, b))]
+    return sorted(once, key=lambda pair: (fleet.flow_bytes_per_s(*pair), -fleet.link(*pair).latency_s, pair))
+
+
+def _is_symmetric(plan: Plan, a: str, b: str) -> bool:
+    return plan.fleet.flow_bytes_per_s(a, b) == plan.fleet.flow_bytes_per_s(b, a)
 
 
 def _used_links(plan: Plan) -> dict[tuple[str, str], str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cluster_planner.advice.lean_optimizer import fits_without
 from cluster_planner.errors import NoFeasiblePlan
-from cluster_planner.formatting import format_count
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import CUDA_HOST_BYTES, Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts
@@ -163,4 +163,4 @@ def _has(node: Node) -> str:
 
 
 def _gb(amount: int) -> str:
-    return f"{amount / 1e9:.3g} GB"
+    return f"{format_rate(amount / 1e9)} GB"

@@ -134,7 +134,8 @@ def more_memory(
             memory, sizes = fleet.node(name).memory_bytes, []
             for times in MEMORY_FACTORS:
                 then, worth = made(with_memory(fleet, name, round(memory * times)))
-                words = f"{memory * times / 1e9:.3g} GB of memory instead of {memory / 1e9:.3g} in {name}"
+                more, now = (format_rate(gb) for gb in (memory * times / 1e9, memory / 1e9))
+                words = f"{more} GB of memory instead of {now} in {name}"
                 gained = total.samples_per_s + then - speed, total.objective + (worth - value) * factor
                 sizes.append(Suggestion(words, *gained, index))
             if (one := most_of(sizes, total.objective)) is not None:
@@ -249,12 +250,12 @@ def _faster(fleet: Fleet, name: str) -> tuple[Fleet, str]:
 
 
 def _faster_uplink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
-    words = f"doubling {name}'s uplink to {fleet.node(name).up_bytes_per_s * 16e-6:.4g} Mbit/s"
+    words = f"doubling {name}'s uplink to {format_rate(fleet.node(name).up_bytes_per_s * 16e-6)} Mbit/s"
     return with_host(fleet, name, up=2.0), words
 
 
 def _faster_downlink(fleet: Fleet, name: str) -> tuple[Fleet, str]:
-    words = f"doubling {name}'s downlink to {fleet.node(name).down_bytes_per_s * 16e-6:.4g} Mbit/s"
+    words = f"doubling {name}'s downlink to {format_rate(fleet.node(name).down_bytes_per_s * 16e-6)} Mbit/s"
     return with_host(fleet, name, down=2.0), words
 
 

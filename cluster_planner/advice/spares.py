@@ -41,7 +41,7 @@ def _too_small(node: Node, memory_fit: MemoryFit) -> str:
     if has >= need and node.host_memory_bytes is not None:
         own, has = " of its machine's own memory", node.host_memory_bytes
         need = memory_fit.least_host_bytes() + CUDA_HOST_BYTES
-    return f"its {has / 1e9:.3g} GB{own} hold no unit: the smallest needs {need / 1e9:.3g} GB"
+    return f"its {format_rate(has / 1e9)} GB{own} hold no unit: the smallest needs {format_rate(need / 1e9)} GB"
 
 
 def left_out(

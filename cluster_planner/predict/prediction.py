@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
@@ -326,7 +327,7 @@ def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: Pipeline
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{format_rate(seconds)} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def near_its_window(spans: SpanCosts, clusters: Sequence[Cluster], stages: PipelineArrays) -> list[int]:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cluster_planner import format_count
+from cluster_planner import format_count, format_rate
 from ravnest.formatting import size
 from ravnest.profiling.doctor import DoctorReport
 from ravnest.profiling.profile import Profile
@@ -107,10 +107,10 @@ def _nodes(found: Profile) -> Table:
         table.add_row(
             escape(node.name),
             node.device,
-            f"{node.flops_per_s / 1e9:.4g} ±{spread / 2:.0%}",
+            f"{format_rate(node.flops_per_s / 1e9)} ±{spread / 2:.0%}",
             size(node.memory_bytes),
-            f"{node.up_bytes_per_s / 125_000:.4g}",
-            f"{node.down_bytes_per_s / 125_000:.4g}",
+            format_rate(node.up_bytes_per_s / 125_000),
+            format_rate(node.down_bytes_per_s / 125_000),
         )
     return table
 
@@ -124,7 +124,7 @@ def _links(found: Profile) -> Table:
     for a, b in sorted(links.latencies)[:_MOST_PAIRS]:
         known = links.latencies[a, b]
         rates = [links.rates.get(pair) for pair in ((a, b), (b, a))]
-        cells = ["–" if rate is None else f"{rate.value / 125_000:.4g}" for rate in rates]
+        cells = ["–" if rate is None else format_rate(rate.value / 125_000) for rate in rates]
         table.add_row(escape(f"{a} – {b}"), f"{known.seconds * 1e3:.3g}", f"{known.jitter_s * 1e3:.2g}", *cells)
     if len(links.latencies) > _MOST_PAIRS:
         table.add_row(f"… and {len(links.latencies) - _MOST_PAIRS} more pairs")

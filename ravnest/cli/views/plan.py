@@ -385,8 +385,8 @@ def beyond_nodes(plan: Plan) -> str | None:
     counts = max(plan.fleet.flow_bytes_per_s(a, b), plan.fleet.flow_bytes_per_s(b, a))
     return (
         f"note: mbps is above what the nodes' up_mbps and down_mbps carry for {_and_more(pairs)}: of {a} – {b}, "
-        f"{counts / _MBPS:.4g} of {stated / _MBPS:.4g} count. up_mbps and down_mbps are of all of a machine's links "
-        "together, those of its LAN included"
+        f"{format_rate(counts / _MBPS)} of {format_rate(stated / _MBPS)} count. up_mbps and down_mbps are of all of a "
+        "machine's links together, those of its LAN included"
     )
 
 

@@ -103,7 +103,7 @@ def show_explanation(
     table.add_column("what it did", overflow="fold")
     table.add_column("worth gained", justify="right")
     for phase, words, gained in told(steps):
-        table.add_row(phase, escape(words), f"{gained:.4g}" if gained > 0 else "–")
+        table.add_row(phase, escape(words), format_rate(gained) if gained > 0 else "–")
     console.print(table)
     now = plan.predicted.objective
     changes = Table(box=None, header_style="dim", pad_edge=False, title="\nWhat would help most", title_justify="left")

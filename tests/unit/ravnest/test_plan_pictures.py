@@ -103,6 +103,89 @@ def test_of_many_clusters_each_region_shows_some_and_regions_have_a_map(
 def test_the_slowest_links_in_use_come_first_and_are_few(plan: Plan) -> None:
     said = slowest_links(plan)
     assert 0 < len(said) <= SLOWEST_LINKS
-    rates = [float(line.split(": ")[1].split()[0]) for line in said]
+    rates = [float(line.split(": ")[1].split()[0].replace(",", "")) for line in said]
     assert rates == sorted(rates)
     assert len(slowest_links(plan, 2)) == 2
+
+
+def test_a_link_that_is_as_slow_both_ways_is_told_once_and_with_all_digits() -> None:
+    plan = home_plan(8, 2, 0)
+    nodes = tuple(replace(node, up_bytes_per_s=2.5e9, down_bytes_per_s=2.5e9) for node in plan.fleet.nodes)
+    fleet = replace(plan.fleet, nodes=nodes, links=(), regions=())
+    said = slowest_links(replace(plan, fleet=fleet), 100)
+    pairs = [tuple(line.split(":")[0].replace("↔", "→").split(" → ")) for line in said]
+    assert any(" ↔ " in line for line in said)
+    assert not {pair[::-1] for pair in pairs} & set(pairs)
+    assert all(": 20,000 Mbit/s, " in line for line in said)
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_long_names_fit_into_their_boxes(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of 43 characters lay over each other, and squeezed a large picture to the half of its width."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(plan_pictures, "save", lambda figure, path: figures.append(figure))
+    plan = home_plan(count, 4, 0)
+    named = {name: f"ip-10-0-0-{i}.eu-central-1.compute.internal" for i, name in enumerate(plan.fleet.names)}
+    clusters = tuple(
+        replace(one, stages=tuple(replace(stage, node=named[stage.node]) for stage in one.stages))
+        for one in plan.clusters
+    )
+    fleet = replace(plan.fleet, nodes=tuple(replace(node, name=named[node.name]) for node in plan.fleet.nodes))
+    draw_plan(replace(plan, clusters=clusters, fleet=fleet), tmp_path / "plan.png")
+    drawn = [text.get_text() for text in figures[0].axes[0].texts]
+    assert "ip-10-0-0-3" in drawn
+    assert not any(".compute.internal" in text for text in drawn if "waits" not in text)
+
+
+def test_a_name_without_room_lacks_its_middle(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        plan_pictures, "save", lambda figure, path: drawn.extend(text.get_text() for text in figure.axes[0].texts)
+    )
+    old, new = plan.clusters[0].stages[0].node, "a" * 60 + "bcd"
+    first = replace(
+        plan.clusters[0], stages=(replace(plan.clusters[0].stages[0], node=new), *plan.clusters[0].stages[1:])
+    )
+    nodes = tuple(replace(node, name=new) if node.name == old else node for node in plan.fleet.nodes)
+    fleet = replace(plan.fleet, nodes=nodes, links=())
+    draw_plan(replace(plan, clusters=(first, *plan.clusters[1:]), fleet=fleet), tmp_path / "plan.png")
+    (name,) = {text for text in drawn if text.startswith("aaa")}
+    assert name.endswith("bcd")
+    assert "…" in name
+    assert len(name) < 60
+
+
+def test_a_small_picture_names_the_regions_and_the_slowest_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        plan_pictures, "save", lambda figure, path: drawn.extend(text.get_text() for text in figure.axes[0].texts)
+    )
+    plan = home_plan(8, 4, 0)
+    draw_plan(plan, tmp_path / "plan.png")
+    for cluster in plan.clusters:
+        for stage in cluster.stages:
+            assert any(text.startswith(f"{plan.fleet.node(stage.node).region}\n") for text in drawn)
+    assert any("slowest links in use: " in text for text in drawn)
+
+
+def test_slow_links_are_red_on_the_map_and_regions_with_a_colour_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plan_pictures, "save", lambda figure, path: figures.append(figure))
+    plan = home_plan(160, 4, 0)
+    many = {stage.node: f"place {i % 14}" for i, cluster in enumerate(plan.clusters) for stage in cluster.stages}
+    fleet = replace(
+        plan.fleet, nodes=tuple(replace(node, region=many[node.name]) for node in plan.fleet.nodes), regions=()
+    )
+    for each in (plan, replace(plan, fleet=fleet)):
+        draw_plan(each, tmp_path / "plan.png")
+    colors = [line.get_color() for line in figures[0].axes[0].lines]
+    assert {"#c0392b", "#999999"} == set(colors)
+    drawn = [text.get_text() for text in figures[1].axes[0].texts]
+    coloured = {text.split("■ ")[1].split(":")[0] for text in drawn if text.startswith("■ place")}
+    told = {text.split(" of ")[1].split(",")[0] for text in drawn if "more cluster" in text}
+    assert len(coloured) == 10
+    assert told <= coloured
