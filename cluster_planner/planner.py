@@ -261,10 +261,8 @@ def _explained(
     advice = advise(fleet, spans, best.clusters, best.rings, best.forecast, most_round)
     bound = best_possible(fleet, spans, able, least)
     predicted = replace(best.forecast.prediction, advice=advice.line, best_possible=bound)
-    if (about := advice.cluster) is not None:
-        predicted = replace(
-            predicted, bottleneck=f"{best.clusters[about].name}: {predicted.clusters[about].bottleneck}"
-        )
+    if advice.bottleneck is not None:
+        predicted = replace(predicted, bottleneck=advice.bottleneck)
     running = {stage.node for cluster in best.clusters for stage in cluster.stages}
     idle = tuple(fleet.names[i] for i in able if fleet.names[i] not in running)
     spares = (*left_out(fleet, spans, best.clusters, idle, least, useless), *too_small(fleet, memory_fit))

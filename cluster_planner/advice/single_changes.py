@@ -52,11 +52,15 @@ TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have 
 
 @dataclass(frozen=True)
 class Advice:
-    """One line, the index of the cluster whose machine or link it is about, if any, and the change that is advised."""
+    """One line, the index of the cluster whose machine or link it is about, if any, and the change that is advised.
+
+    `bottleneck`: what this machine or link holds up, in words; None where it is about none.
+    """
 
     line: str
     cluster: int | None = None
     change: Suggestion | None = None
+    bottleneck: str | None = None
 
 
 def most_helpful_changes(
@@ -97,7 +101,7 @@ def suggestions(
     changes = [
         (change, index)
         for index in sorted(tried if len(clusters) <= MANY else tried[:TRIED])
-        for change in _changes(fleet, clusters[index], forecast.limits[index])
+        for change in _changes(fleet, clusters[index], forecast.own_limits[index])
     ]
     if any(limit.kind == "averaging" for limit in forecast.limits):
         changes += _averaging_changes(fleet, spans, clusters, rings, forecast.limits)
@@ -156,8 +160,12 @@ def advise(
     capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
     rest = TOO_FEW_ROUNDS if capped else ""
     if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
-        machines = best[0].samples_per_s > forecast.prediction.samples_per_s
-        return Advice(_line(best[0], forecast) + rest, best[0].cluster if machines else None, best[0])
+        line, about = _line(best[0], forecast) + rest, best[0].cluster
+        if about is None or best[0].samples_per_s <= forecast.prediction.samples_per_s:
+            return Advice(line, None, best[0])
+        own = [words for _, words in _changes(fleet, clusters[about], forecast.own_limits[about])]
+        held_up = f"{clusters[about].name}: {forecast.own_words[about]}" if best[0].words in own else None
+        return Advice(line, about, best[0], held_up)
     line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1%"
     if waiting is None:
         return Advice(line)

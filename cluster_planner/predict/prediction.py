@@ -36,6 +36,11 @@ from cluster_planner.predict.stage_times import (
 from cluster_planner.predict.steady_state import Occupancy, Pace, PipelineArrays, RoundTimes
 from cluster_planner.rings import Exchange, RingTraffic, exchange_of, ring_traffic
 
+LEAST_WAIT = 0.01
+"""Clusters that lose less of their speed than this part by waiting for averaging are limited by what they do, since
+that is where a gain is to be had.
+"""
+
 
 @dataclass(frozen=True)
 class ClusterLimit:
@@ -52,11 +57,16 @@ class ClusterLimit:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A prediction without advice, each cluster's limit, and the part of a round that is its longest ring's latency."""
+    """A prediction without advice, each cluster's limit, and the part of a round that is its longest ring's latency.
+
+    `own_limits` and `own_words`: what limits each cluster while it waits for no round of averaging.
+    """
 
     prediction: Prediction
     limits: tuple[ClusterLimit, ...]
-    latency_s: float = 0.0
+    latency_s: float
+    own_limits: tuple[ClusterLimit, ...]
+    own_words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -87,33 +97,36 @@ def predict(
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone)
-    occupied, waits = stages.occupancy(), _waits(fleet, stages, pipes, exchanges, pace)
-    periods, rates = stages.periods_s(work).tolist(), pace.rates.tolist()
+    occupied, periods, rates = stages.occupancy(), stages.periods_s(work).tolist(), pace.rates.tolist()
+    total, unheld = sum(rates), sum(work.micro_batch / period for period in periods)
+    waits = _waits(fleet, stages, pipes, exchanges, pace) if total < unheld * (1 - LEAST_WAIT) else None
     stage_s = _stage_seconds(stages, work, pace)
-    limits, predictions = [], []
+    own_limits, own_words, predictions = [], [], []
     for pipe, first, period, rate in zip(pipes, stages.first.tolist(), periods, rates, strict=True):
-        limit = _limit(spans, pipe, occupied, first, period) if waits is None else waits[0]
-        limits.append(limit)
+        limit = _limit(spans, pipe, occupied, first, period)
+        own_limits.append(limit)
         seconds = [tuple(each[first : first + len(pipe.loads)].tolist()) for each in stage_s]
         predicted = _stages(fleet, spans, pipe, *seconds)
-        most = max(stage.occupancy_s for stage in predicted)
-        words = _words(limit, most, period, pipe) if waits is None else waits[1]
+        own_words.append(_words(limit, float(occupied.most[first : first + len(pipe.loads)].max()), period, pipe))
+        most, words = max(stage.occupancy_s for stage in predicted), own_words[-1] if waits is None else waits[1]
         predictions.append(ClusterPrediction(rate, most, pipe.round_trip_s, words, predicted))
-    total = sum(rates)
     worth = worth_of(fleet, work, clusters, rates)
     slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
+    of = clusters[slowest].name
     return Forecast(
         Prediction(
             samples_per_s=total,
             averaging_s=averaging_s,
             objective=worth,
             efficiency=worth / total,
-            bottleneck=f"{clusters[slowest].name}: {predictions[slowest].bottleneck}",
+            bottleneck=f"{of}: {own_words[slowest]}" if waits is None else f"every cluster {waits[1]}",
             advice="",
             clusters=tuple(predictions),
         ),
-        tuple(limits),
+        tuple(own_limits) if waits is None else (waits[0],) * len(own_limits),
         latency_s,
+        tuple(own_limits),
+        tuple(own_words),
     )
 
 
