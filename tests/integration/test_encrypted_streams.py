@@ -225,7 +225,9 @@ def test_what_does_not_begin_a_stream_is_none(listener):
         assert read(there, 5) == b"begun"
 
 
-def test_a_rendezvous_that_ends_ends_its_streams(listener):
+def test_a_rendezvous_that_ends_ends_its_streams(listener, monkeypatch):
+    say_last, may_go_on = listener._say_last, threading.Event()
+    monkeypatch.setattr(listener, "_say_last", lambda: (say_last(), may_go_on.wait(DEADLINE_S)))
     here = stream(listener)
     here.settimeout(DEADLINE_S)
     there, _ = accept(listener)
@@ -235,8 +237,9 @@ def test_a_rendezvous_that_ends_ends_its_streams(listener):
     assert here.recv(1) == b""
     assert waiting.recv(1) == b""
     assert there.recv(1) == b""
-    with pytest.raises(OSError, match="the listener has ended"):
+    with pytest.raises(OSError, match="the listener has ended"):  # once its end was told, it has ended
         listener.accept()
+    may_go_on.set()
     here.close()
     waiting.close()
 

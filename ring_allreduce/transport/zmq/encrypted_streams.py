@@ -200,11 +200,12 @@ class EncryptedListener:
                 self._turn(ready)
                 self._lobby.give_back(time.monotonic())
         finally:  # however it ends, nobody waits on a stream that is served no more
-            self._say_last()
+            # Who is told of the end is not accepted after it: first go the streams that nobody has accepted.
             with contextlib.suppress(queue.Empty):  # accept() may take the last one at any moment
                 while True:
                     self._arrived.get_nowait()[0].close()
             self._knock_writer.close()
+            self._say_last()
             self._stop_reader.close()
             self._see_lost()  # disabling waits for ZeroMQ, which waits where it has too much news to tell
             self._router.disable_monitor()
