@@ -139,6 +139,9 @@ class EncryptedListener:
         self._router = self._context.socket(zmq.ROUTER)
         guard(self._router, keys)
         self._lobby = Lobby(self.strangers, with_keys=True)
+        # Before bind(), and not in close(): a connection that ends by itself lingers as its socket was to linger then.
+        # One that ends just before close(), with words for it left over, would hold the context forever.
+        self._router.set(zmq.LINGER, math.ceil(1000 * LINGER_S))
         self._router.set(zmq.ROUTER_MANDATORY, 1)  # an error, not silence, when a stream takes nothing or is gone
         self._router.set(zmq.MAXMSGSIZE, _LARGEST_MESSAGE_BYTES)
         self._router.set(zmq.SNDHWM, MOST_PIECES)
@@ -209,7 +212,7 @@ class EncryptedListener:
             self._stop_reader.close()
             self._see_lost()  # disabling waits for ZeroMQ, which waits where it has too much news to tell
             self._router.disable_monitor()
-            self._router.close(linger=math.ceil(1000 * LINGER_S))
+            self._router.close()
             self._doorkeeper.stop()
             self._context.destroy(linger=0)  # waits until the last bytes have left, for at most the router's linger
 
