@@ -1,6 +1,8 @@
 """Why a node is left out: the reason that a plan gives for each spare.
 
-Its memory holds no unit; or it may join no cluster; or the nearest cluster that it may join does better without it.
+Its memory holds no unit; or it holds the whole model, and the plan is worth more without a cluster of it alone, whose
+rounds the others would wait for or which makes their samples count for less; or it may join no cluster; or the nearest
+cluster that it may join does better without it.
 Of many spares each has one short line: that no cluster gains with it, where the search has tried that one by one.
 Where the search is exact, the best pipeline that does use the node is found too, and both rates are named: of the
 pipelines while nothing is averaged, since what rounds cost is the whole fleet's.
@@ -15,6 +17,7 @@ from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Spare
+from cluster_planner.predict.plan_worths import PlanWorths
 
 MOST_REASONS = 12
 """Where there are more spares than this, none is given figures of its own."""
@@ -58,8 +61,11 @@ def left_out(
     if len(idle) > MOST_REASONS:
         return tuple(Spare(name, NO_CLUSTER_GAINS if name in tried else NOTHING_GAINED) for name in idle)
     without: dict[str, Pipeline | None] = {}
-    spares = []
+    spares, worths = [], PlanWorths(fleet, spans)
     for name in idle:
+        if least == 1 and (lowered := _lowered_alone(fleet, spans, worths, clusters, name)) is not None:
+            spares.append(Spare(name, lowered))
+            continue
         broken = {cluster.name: _broken(fleet, name, cluster) for cluster in clusters}
         nearest = sorted(clusters, key=lambda cluster: _latency_s(fleet, name, cluster))
         cluster = next((cluster for cluster in nearest if broken[cluster.name] is None), None)
@@ -74,6 +80,23 @@ def left_out(
         apart = RATES_APART if len(clusters) > 1 and "samples/s" in reason else ""
         spares.append(Spare(name, reason + apart))
     return tuple(spares)
+
+
+def _lowered_alone(
+    fleet: Fleet, spans: SpanCosts, worths: PlanWorths, clusters: Sequence[Cluster], name: str
+) -> str | None:
+    """Return that a cluster of this node alone would lower what the plan is worth; None where it would not, or where
+    the node cannot be one.
+    """
+    if fleet.rules.broken([fleet.arrays.number_of[name]]) is not None:
+        return None
+    if (alone := plan_pipeline(fleet, spans, [name], 0.0, 1)) is None:
+        return None
+    now, then = worths.of(clusters), worths.of((*clusters, Cluster("", alone.window, alone.stages)))
+    if then >= now * (1 - 1e-9):
+        return None
+    lowered = f"from {format_rate(now)} to {format_rate(then)} samples/s"
+    return f"a cluster of its own would lower what the plan is worth {lowered}"
 
 
 def _broken(fleet: Fleet, name: str, cluster: Cluster) -> str | None:

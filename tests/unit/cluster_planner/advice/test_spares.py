@@ -98,3 +98,22 @@ def test_a_spare_that_is_seldom_there_is_left_out_for_that(
     assert spare.reason.startswith("is away too long for c0: ")
     assert "samples/s with it for 12% of the day" in spare.reason
     assert spare.reason.endswith("without for 100%")
+
+
+def test_a_spare_that_holds_the_model_would_be_a_cluster_that_costs_more_than_it_makes(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """Its reason was that it would slow a machine down that trains alone, too: nobody would have joined these two."""
+    spans = SpanCosts(make_model(8), make_workload(average_every=64))
+    fleet = Fleet(
+        (make_node("a"), make_node("b"), make_node("far", up_bytes_per_s=1e5), make_node("slow", flops_per_s=1e6))
+    )
+    clusters = [Cluster(f"c{i}", 3, (Stage(name, (0, 8)),)) for i, name in enumerate("ab")]
+    spares = left_out(fleet, spans, clusters, ["far", "slow"], 1)
+    for spare in spares:
+        assert spare.reason.startswith("a cluster of its own would lower what the plan is worth from ")
+    now, then = (float(word) for word in spares[0].reason.split() if word[0].isdigit())
+    assert then < 0.5 * now
+    assert "alone" not in left_out(fleet, spans, clusters, ["far"], 2)[0].reason
+    apart = Fleet(fleet.nodes, constraints=Constraints(forbid=(("far", "a"), ("far", "b"))))
+    assert "a cluster of its own" in left_out(apart, spans, clusters, ["far"], 1)[0].reason
