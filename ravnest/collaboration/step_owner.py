@@ -12,7 +12,8 @@ target, and no peer can hold a step up for longer than `patience_s`.
 
 A step is opened up to AHEAD_S before its batch is full, so that nobody computes on while the word to stop travels.
 Where whole steps are shorter than that, each is opened when the one before is committed, by the rates that are known
-then: everyone's part is known before its first sample, however old reports are beside a step.
+then: everyone's part is known before its first sample, however old reports are beside a step. Who joins while a step
+is open waits for the next one, or for the word that too little has come.
 
 Nor can it do so again and again. Who was counted on and has not sent in time what was asked of it is doubted for some
 time (promises.py). What a doubted peer reports opens no step for others, and nobody waits for it: it is asked by itself
@@ -176,6 +177,7 @@ class StepOwner:
                 if event.step == self.step:
                     self._reports[peer] = report
                     self._next.pop(peer, None)
+                    return [*self._holds(peer), *self._decide(now_s)]
                 elif event.step == self.step + self._delayed:
                     self._next[peer] = replace(report, most=self._most_next.get(peer, math.inf))
             case ContributionCame(peer=peer) if peer in self._ready:
@@ -199,6 +201,14 @@ class StepOwner:
             case _:
                 pass
         return self._decide(now_s)
+
+    def _holds(self, peer: str) -> list[Instruction]:
+        """Who has come since the step was opened was told nothing, and would make up to a whole batch that counts only
+        if others fail, and then is too much. It sends what it has, which may be nothing, and waits."""
+        if self._delayed or self._awaited is None or self._told[peer]:
+            return []
+        self._told[peer] += 1
+        return [OpenStep(self.step, {peer: 0})]
 
     def _goes_on(self, peer: str, alone: bool) -> list[Instruction]:
         """Who alone was asked, and has sent, computes on with the others."""

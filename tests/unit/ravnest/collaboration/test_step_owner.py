@@ -134,6 +134,22 @@ def test_a_peer_that_vanishes_costs_its_own_part() -> None:
     assert owner.handle(ContributionCame("a", 0, 50), 4.0) == [CommitStep(0, {"a": 100})]
 
 
+def test_who_comes_while_a_step_is_open_is_told_once_to_wait_and_makes_the_batch_no_larger() -> None:
+    owner = owner_of("a", "b")
+    owner.handle(progress("a", 50), 0.0)
+    owner.handle(progress("b", 50), 0.0)
+    assert owner.handle(PeerBecameReady("new", 0), 1.0) == []
+    assert owner.handle(progress("new", 0, rate=0.0), 1.0) == [OpenStep(0, {"new": 0})]
+    assert owner.handle(progress("new", 10), 1.5) == []
+    owner.handle(ContributionCame("a", 0, 50), 2.0)
+    assert owner.handle(ContributionCame("new", 0, 10), 2.5) == []  # it had begun, and there is room
+    assert owner.handle(PeerLeft("b"), 3.0) == [CollectOn(0)]
+    assert owner.handle(progress("a", 20), 4.0) == []
+    assert owner.handle(progress("new", 20), 4.0) == [OpenStep(0, {"a": 20, "new": 20})]
+    owner.handle(ContributionCame("a", 0, 20), 5.0)
+    assert owner.handle(ContributionCame("new", 0, 20), 5.0) == [CommitStep(0, {"a": 70, "new": 30})]
+
+
 def test_a_late_peer_is_not_waited_for_beyond_patience() -> None:
     owner = owner_of("a", "b")
     owner.handle(progress("a", 100), 0.0)
