@@ -14,8 +14,7 @@ stage that recomputes keeps the inputs instead, and the gradients that wait; its
 the way that takes less memory: all its units at once, which takes the activations of one micro-batch, or unit by unit,
 which takes those of its largest unit, and of each micro-batch in flight the inputs of all units.
 
-Tied parameters come on top where stages borrow them, and in the first and the last stage the
-processes that read ahead.
+Tied parameters come on top where stages borrow them, and in the first and last stage the processes that read ahead.
 
 The first and the last stage read the data. Without readers each reads a micro-batch before its forward, which takes
 `reading_s` on top of its computing. With n readers it computes meanwhile, and waits where reading_s / n is more.
@@ -34,16 +33,14 @@ from cluster_planner.inputs.model_costs import SPLIT_KEEPS, ModelCosts, Workload
 
 Floats: TypeAlias = NDArray[np.float64]
 
-MAX_POSITIONS = 128
-"""Cuts are searched among at most this many positions, so that tables stay small."""
+MAX_POSITIONS, COARSE_POSITIONS = 128, 12
+"""Cuts are searched among at most this many positions, so that tables stay small; orders of nodes among the second."""
 
 REMEMBERED = 100_000
 """The memory of about this many spans is kept: a search asks for the same ones again and again."""
 
 UPDATE_FLOPS = 12.0
-"""The FLOPs of one update per parameter byte. This is an estimate, since an update is bound by memory rate (48 FLOPs a
-float32 weight).
-"""
+"""The FLOPs of one update per parameter byte: an estimate, since memory's rate limits updates (48 a float32 weight)."""
 
 
 class SpanCosts:
@@ -71,8 +68,7 @@ class SpanCosts:
         self._beyond_ratio = _cumulative([workload.optimizer_beyond_ratio(unit) for unit in units])
         self._saved = _cumulative([unit.saved_bytes for unit in units])
         self.forward_bytes = _at_cuts([workload.activation_bytes(unit) + workload.tied_bytes(unit) for unit in units])
-        """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model.
-        """
+        """[cut position] → bytes that a cut there sends forward per micro-batch; 0 at both ends of the model."""
         self.gradient_bytes = _at_cuts([workload.gradient_bytes(unit) + workload.tied_bytes(unit) for unit in units])
         """[cut position] → bytes that it sends back."""
         self._arriving = _at_cuts([workload.activation_bytes(unit) for unit in units])
@@ -87,6 +83,11 @@ class SpanCosts:
     def under(self, workload: Workload) -> "SpanCosts":
         """Return the costs of the same model under another workload."""
         return SpanCosts(self._costs, workload, self._most_positions, edges=self._edges)
+
+    @cached_property
+    def coarse(self) -> "SpanCosts":
+        """The same costs on COARSE_POSITIONS at most."""
+        return SpanCosts(self._costs, self.workload, min(COARSE_POSITIONS, self._most_positions), edges=self._edges)
 
     def flops(self, start: int, end: int, *, recomputes: bool = False) -> float:
         """Return the FLOPs per micro-batch: forward (twice with `recomputes`), backward and the share of an update."""

@@ -55,15 +55,16 @@ FASTEST = 32
 
 THOROUGH_NODES = 24
 """In fleets of at most this many nodes pipelines are compared as walked (schedule_walk.py), more windows are tried, and
-orders are looked for on all cut positions.
+orders are looked for on all cut positions. In larger ones all orders of few nodes are tried on few positions, and the
+best one is cut on all.
 """
 
 
 PLACED_PARTS = (1.0, 0.75, 0.5, 0.25)
 """In larger groups pipelines of these parts of the nodes are cut by what each place holds."""
 
-HALVINGS = 4
-"""The largest number of limits that are searched between two of SLACKS."""
+HALVINGS, FEW_HALVINGS = 4, 1
+"""The largest number of limits that are searched between two of SLACKS; the second in fleets of more nodes."""
 
 Find = Callable[[Tables, np.ufunc], Solution | None]
 
@@ -93,6 +94,13 @@ def plan_pipeline(
     `averaging_per_s`: bytes that averaging moves each way a second per parameter byte. `required`: a node that must run
     a stage, beside those that are pinned. `in_order`: only pipelines in the order of `names`.
     """
+    coarse, given = spans.coarse, (averaging_per_s, least, required)
+    is_coarser = len(coarse.positions) < len(spans.positions) and is_exact(len(names), len(coarse.positions))
+    if is_coarser and not in_order and len(fleet.nodes) > THOROUGH_NODES:
+        rough = plan_pipeline(fleet, coarse, names, *given)
+        if rough is not None:
+            fine = plan_pipeline(fleet, spans, [stage.node for stage in rough.stages], *given, in_order=True)
+            return rough if fine is None else max(rough, fine, key=_worth)
     needed = fleet.rules.required(names) | frozenset(() if required is None else (required,))
     names = names if in_order else _shortlisted(fleet, names, len(spans.positions), needed)
     group, pinned = GroupNodes(fleet, names), _pinned(fleet, names, needed)
@@ -121,12 +129,14 @@ def plan_pipeline(
         if fastest is None:
             continue
         period = partial(period_s, window=window, workload=spans.workload)
-        for solution in (fastest, *_shorter_trips(tables, seconds, fastest.cost, period, find)):
+        halvings = HALVINGS if is_thorough else FEW_HALVINGS
+        for solution in (fastest, *_shorter_trips(tables, seconds, fastest.cost, period, find, halvings)):
             cuts |= {(solution.steps, window): None, (solution.steps, 1): None}
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
     found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
     best = _best_walked(fleet, spans, found) if is_thorough else max(found, key=_worth, default=None)
-    if best is None or required is not None or len(best.stages) == len(names):
+    has_order = exact and not is_thorough and len(coarse.positions) == len(spans.positions)  # which is cut finely next
+    if best is None or required is not None or len(best.stages) == len(names) or has_order:
         return best
     # Nodes that are left out have set the limits of the search: it may find better cuts without them.
     used = [stage.node for stage in best.stages]
@@ -159,17 +169,22 @@ def _held_to_try(
 
 
 def _shorter_trips(
-    tables: Tables, seconds: Tables, least_s: float, period: Callable[[float, float], float], find: Find
+    tables: Tables,
+    seconds: Tables,
+    least_s: float,
+    period: Callable[[float, float], float],
+    find: Find,
+    halvings: int,
 ) -> Iterator[Solution]:
-    """Return the shortest round trips with bottlenecks of at most SLACKS times the least, then of what lies between: at
-    the best limit the round trip is waited for just as long as the bottleneck takes.
+    """Return the shortest round trips with bottlenecks of at most SLACKS times the least, then of so many limits
+    between: at the best limit the round trip is waited for just as long as the bottleneck takes.
     """
 
     def within(limit_s: float) -> Solution | None:
         return find(tables.within(limit_s * (1 + 1e-12), seconds), np.add)
 
     too_low_s, too_high_s = 0.0, np.inf
-    for turn in range(len(SLACKS) + HALVINGS):
+    for turn in range(len(SLACKS) + halvings):
         if turn < len(SLACKS):
             limit_s = least_s * SLACKS[turn]
             if np.isinf(limit_s) and np.isfinite(too_high_s):

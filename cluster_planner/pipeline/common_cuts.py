@@ -44,7 +44,7 @@ def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]])
         return
     group = GroupNodes.slowest_of(fleet, orders)
     tables = both_ways(spans, lambda flops: bottleneck_tables(spans, group, 0.0, flops))
-    rounds_s = _of_rounds(fleet, spans, orders) if len(orders) > 1 else None
+    rounds_s: Floats | None = None
     seen: set[tuple[tuple[int, int], ...]] = set()
     tried: list[bytes] = []
     for window in windows_to_try(spans.workload, stages):
@@ -53,8 +53,12 @@ def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]])
             continue
         tried.append(fits.tobytes())
         computing = first_that_fits(tables, fits)
-        for slowest in _alone_and_with(computing, rounds_s):
-            found = best_cuts(slowest, tuple(range(stages)), np.maximum, stages)
+        for heeds_rounds in (False, True) if len(orders) > 1 else (False,):
+            stage = computing.stage
+            if heeds_rounds:
+                rounds_s = _of_rounds(fleet, spans, orders) if rounds_s is None else rounds_s
+                stage = np.maximum(stage, rounds_s)
+            found = best_cuts(Tables(stage, computing.hop), tuple(range(stages)), np.maximum, stages)
             if found is None:
                 continue
             at = spans.positions
@@ -64,12 +68,6 @@ def common_cuts(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]])
                 made = [_pipeline(fleet, spans, order, cuts, window) for order in orders]
                 if all(made):
                     yield tuple(one for one in made if one is not None)
-
-
-def _alone_and_with(computing: Tables, rounds_s: Floats | None) -> Iterator[Tables]:
-    yield computing
-    if rounds_s is not None:
-        yield Tables(np.maximum(computing.stage, rounds_s), computing.hop)
 
 
 def _of_rounds(fleet: Fleet, spans: SpanCosts, orders: Sequence[Sequence[str]]) -> Floats:

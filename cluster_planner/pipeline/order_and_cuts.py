@@ -247,7 +247,7 @@ def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
 def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned) -> Solution | None:
     nodes, positions = tables.stage.shape[:2]
     best = np.full((positions, nodes, 1 << nodes), np.inf)  # sets last: numpy's innermost loops are long then
-    hops = tables.hop.transpose(2, 0, 1).copy()
+    hops, everyone = tables.hop.transpose(2, 0, 1).copy(), np.arange(nodes)[:, None]
     for j in range(nodes):
         if pinned.allows(j, 0):
             best[:, j, 1 << j] = tables.at(0)[j, 0]
@@ -255,22 +255,23 @@ def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned)
     needed = sum(1 << j for j in pinned.required)
     answer, answer_cost = (0, 0), np.inf
     for size in range(1, most + 1):
-        used, newest, others = sets_of(nodes, size)
+        used, others = sets_of(nodes, size)
         if size > 1:
-            before, reached_by = used ^ (1 << newest), others.T
-            stage = tables.at(size - 1)
-            reach = combine(best[:, reached_by, before], hops[:, reached_by, newest]).min(axis=1)
-            for j in (j for j in range(nodes) if pinned.allows(j, size - 1)):
-                mine = newest == j
-                best[:, j, used[mine]] = combine(reach[:, None, mine], stage[j, :, :, None]).min(axis=0)
+            before, reached_by = used ^ (1 << everyone), others.transpose(2, 0, 1)
+            reach = combine(best[:, reached_by, before], hops[:, reached_by, everyone]).min(axis=1)
+            stage = tables.at(size - 1).transpose(1, 2, 0)[..., None]
+            cost = combine(reach[:, None], stage).min(axis=0)
+            for j in (j for j in range(nodes) if not pinned.allows(j, size - 1)):
+                cost[:, j] = np.inf
+            best[:, everyone, used] = cost
         if size < least:
             continue
-        ends = best[-1, newest, used]
+        ends = best[-1, everyone, used]
         if needed:
             ends = np.where(used & needed == needed, ends, np.inf)
-        at = int(ends.argmin())
-        if ends[at] < answer_cost:
-            answer, answer_cost = (int(used[at]), int(newest[at])), float(ends[at])
+        j, at = (int(index) for index in np.unravel_index(ends.argmin(), ends.shape))
+        if ends[j, at] < answer_cost:
+            answer, answer_cost = (int(used[j, at]), j), float(ends[j, at])
     if not np.isfinite(answer_cost):
         return None
     return Solution(answer_cost, _walked_back(tables, combine, best.transpose(2, 1, 0), *answer))
@@ -293,18 +294,13 @@ def _walked_back(
 
 
 @cache
-def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return all sets of `size` nodes, each with every choice of its newest node.
-
-    The three arrays hold the set as bits, its newest node, and its other nodes.
+def sets_of(nodes: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all sets of `size` nodes by their newest node: as bits [newest node, set], and the other nodes of each,
+    [newest node, set, place].
     """
-    rows = [
-        (sum(1 << i for i in members), j, [i for i in members if i != j])
-        for members in itertools.combinations(range(nodes), size)
-        for j in members
-    ]
-    used, newest, others = zip(*rows, strict=True)
-    return np.array(used), np.array(newest), np.array(others, dtype=np.int64).reshape(len(rows), size - 1)
+    others = [list(itertools.combinations([i for i in range(nodes) if i != j], size - 1)) for j in range(nodes)]
+    numbers = np.array(others, dtype=np.int64).reshape(nodes, math.comb(nodes - 1, size - 1), size - 1)
+    return (1 << numbers).sum(axis=2) + (1 << np.arange(nodes))[:, None], numbers
 
 
 def windows_to_try(work: Workload, nodes: int, *, finely: bool = False) -> Sequence[int]:

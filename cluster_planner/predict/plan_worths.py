@@ -55,7 +55,7 @@ class PlanWorths:
         """
         self.asked += 1
         work = self._spans.workload
-        if above > 0 and (most := self._never_waiting(clusters)) <= above:
+        if above > 0 and (most := self.at_most(clusters)) <= above:
             return most  # averaging makes nothing faster
         if self._has_copies or len(clusters) > OWN_ORDER:  # these have other rings than one of its own a segment
             rings = make_rings(self._fleet, self._spans, clusters)
@@ -75,6 +75,21 @@ class PlanWorths:
             stages = walked
         return worth(stages, stages.walked_s(work, alone))
 
+    def at_most(self, clusters: Sequence[Cluster]) -> float:
+        """Return the objective of these clusters if nothing were averaged and each had its hosts' links for itself:
+        they are worth no more. Where the pipelines are known, it takes next to no time.
+        """
+        worth, work = 0.0, self._spans.workload
+        for cluster in clusters:
+            key = cluster.stages, cluster.window
+            if key not in self._alone:
+                if len(self._alone) > REMEMBERED:
+                    self._alone.clear()
+                period = arrays_of(self._fleet, [self._pipeline(cluster)], []).periods_s(work)
+                self._alone[key] = value_of(self._fleet, work, cluster, work.micro_batch / float(period[0]))
+            worth += self._alone[key]
+        return worth * averaging_factor(len(clusters), work)
+
     def limiting(self, clusters: Sequence[Cluster]) -> list[tuple[int, int]]:
         """Return (cluster, stage) of those that hold the plan up: the slowest of each cluster, and the two between whom
         a round of averaging takes longest.
@@ -92,19 +107,6 @@ class PlanWorths:
                 (i, s) for i, one in enumerate(clusters) for s, stage in enumerate(one.stages) if stage.node in names
             ]
         return found
-
-    def _never_waiting(self, clusters: Sequence[Cluster]) -> float:
-        """Return the objective of these clusters if nothing were averaged and each had its hosts' links for itself."""
-        worth, work = 0.0, self._spans.workload
-        for cluster in clusters:
-            key = cluster.stages, cluster.window
-            if key not in self._alone:
-                if len(self._alone) > REMEMBERED:
-                    self._alone.clear()
-                period = arrays_of(self._fleet, [self._pipeline(cluster)], []).periods_s(work)
-                self._alone[key] = value_of(self._fleet, work, cluster, work.micro_batch / float(period[0]))
-            worth += self._alone[key]
-        return worth * averaging_factor(len(clusters), work)
 
     def _walked(self, clusters: Sequence[Cluster], stages: PipelineArrays) -> Iterator[PipelineArrays]:
         """Yield the stages with the walked periods that are known already, then with one more after the other."""

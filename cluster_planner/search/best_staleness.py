@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cluster_planner.errors import NoFeasiblePlan
+from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.model_costs import MOST_IN_FLIGHT, Workload
 from cluster_planner.plan import Plan
 from cluster_planner.search.planned_anew import planned_anew
@@ -47,8 +48,10 @@ def with_best_staleness(planned: Callable[[Workload], Plan], work: Workload, tel
         tell(Step(STALENESS_PHASE, f"searching once more, with {value}", first.predicted.objective, 0.0))
         best = max(first, planned(replace(work, max_staleness=value)), key=lambda one: one.predicted.objective)
     chosen, worth = best.workload.max_staleness, best.predicted.objective
-    others = ", ".join(f"{one}: {judged[one]:.4g}" for one in sorted(judged) if one != chosen and judged[one] > 0)
-    words = f"{chosen} is chosen, worth {worth:.4g}" + (f"; others about ({others})" if others else "")
+    others = ", ".join(
+        f"{one}: {format_rate(judged[one])}" for one in sorted(judged) if one != chosen and judged[one] > 0
+    )
+    words = f"{chosen} is chosen, worth {format_rate(worth)}" + (f"; others about ({others})" if others else "")
     tell(Step(STALENESS_PHASE, words, worth, worth - first.predicted.objective))
     return best
 
@@ -62,7 +65,14 @@ def _in_less_memory(
     except NoFeasiblePlan:
         raise infeasible from None
     worth = plan.predicted.objective
-    tell(Step(STALENESS_PHASE, f"0 is chosen, worth {worth:.4g}: with {FIRST}, memory does not suffice", worth, worth))
+    tell(
+        Step(
+            STALENESS_PHASE,
+            f"0 is chosen, worth {format_rate(worth)}: with {FIRST}, memory does not suffice",
+            worth,
+            worth,
+        )
+    )
     return plan
 
 

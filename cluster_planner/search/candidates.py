@@ -10,9 +10,8 @@ from itertools import count
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Pipeline, plan_pipeline, timed
+from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
 from cluster_planner.pipeline.common_cuts import fast_cuts
-from cluster_planner.pipeline.order_and_cuts import is_exact
 from cluster_planner.plan import Cluster, Ring
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.predict.prediction import Forecast, predict
@@ -69,19 +68,8 @@ class Assembler:
         """Return the best pipeline of these nodes."""
         key = (group, averaging_per_s)
         if key not in self._known:
-            self._known[key] = self._planned(group, averaging_per_s)
+            self._known[key] = plan_pipeline(self._fleet, self._spans, group, averaging_per_s, self._least)
         return self._known[key]
-
-    def _planned(self, group: tuple[str, ...], averaging_per_s: float) -> Pipeline | None:
-        given = (averaging_per_s, self._least)
-        if len(self._fleet.nodes) <= THOROUGH_NODES or not is_exact(len(group), len(self._few.positions)):
-            return plan_pipeline(self._fleet, self._spans, group, *given)
-        rough = plan_pipeline(self._fleet, self._few, group, *given)
-        if rough is None:
-            return plan_pipeline(self._fleet, self._spans, group, *given)
-        order = [stage.node for stage in rough.stages]
-        fine = plan_pipeline(self._fleet, self._spans, order, *given, in_order=True)
-        return rough if fine is None or fine.value <= rough.value else fine
 
     def _once(self, groups: Sequence[tuple[str, ...]], averaging_per_s: float) -> Candidate | None:
         planned = []

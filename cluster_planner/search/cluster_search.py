@@ -15,23 +15,21 @@ nodes are searched block by block before. The best plan worked out is kept. Each
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from cluster_planner.formatting import format_count
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
+from cluster_planner.search.climbed_starts import CLIMBED, Start, Starts, about, climbed
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.few_nodes import climbed_divisions
-from cluster_planner.search.fleet_parts import likely_parts, parts_of
-from cluster_planner.search.halving import best_by_halves
+from cluster_planner.search.fleet_parts import MOST_IN_PARTS, likely_parts, parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
-from cluster_planner.search.moved_cuts import with_moved_cuts
 from cluster_planner.search.partitions import divisions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
-from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
@@ -71,13 +69,13 @@ fastest, and the same of memory.
 FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
-MOST_IN_PARTS = 40
-"""In fleets of up to so many nodes parts are also named by several limits together (fleet_parts.py), and searched."""
-
 GLIMPSED, GLIMPSES, PARTS_SEARCHED, HOPEFUL = 6, 60, 2, 0.6
 """From the starts of so many parts hill climbing tries so many changes, and so many of these parts are searched. In
 larger fleets the best CLIMBED are, where they have up to FEW_NODES nodes and a start worth HOPEFUL of the best plan.
 """
+
+LARGEST_PART = 0.6
+"""In larger fleets no larger part is looked at: the plan of all leaves a few nodes out by itself."""
 
 DEPTH, GLIMPSED_WITHIN = 3, 3
 """Where the best plan is that of a part, GLIMPSED_WITHIN parts of that part are climbed from, and one is searched, and
@@ -87,21 +85,7 @@ so on, as long as that gains, but no deeper than DEPTH.
 ACROSS, MOST_ACROSS = 4, 250
 """Of plans with stages of neighbours those that are worth most roughly are worked out, so many; of more nodes none."""
 
-CLIMBED, CLIMBED_OF_FEW, TRIES = 2, 4, 800
-"""The number of plans that hill climbing begins with, each worth something else; the second in fleets of up to
-MOST_IN_PARTS nodes. The better half goes on, again and again; with the last of these TRIES changes are tried there, and
-with all before half as many together each time.
-"""
-
-LAST_TRIES = 30
-"""Then short runs go on there until so many changes for each node have gained nothing."""
-
-TRIES_PER_NODE, TRIES_TIMES_NODES = 12, 32_000
-"""The same for each node of a larger fleet, up to LARGEST nodes, but at most TRIES_TIMES_NODES divided by the nodes."""
-TRIES_IN_BLOCKS = 150
-"""The same of still larger fleets, where each takes longest."""
-
-Starts: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
+Groupings: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
 """What groups are estimated to be worth, and the groups, the best first."""
 
 
@@ -121,7 +105,7 @@ class Search:
         self._spans, self._memory_fit = spans, memory_fit
         self._climbers: dict[Group, WholePlans] = {}
         self.found: Candidate | None = None
-        self._pool: dict[float, tuple[Clusters, Group]] = {}
+        self._starts = Starts()
         self._searched: set[Group] = set()
         self._best_of, self._best_words = problem.able, ""
 
@@ -148,7 +132,7 @@ class Search:
         if len(able) <= FEW_NODES:
             self._locally(starts)
             self._across()
-        elif self._across() <= near * STARVING:
+        elif self._across() <= near * STARVING and (len(able) <= MOST_IN_PARTS or self.found is None):
             self._locally(starts)
         self._alone()
         if not self._is_part:
@@ -156,7 +140,7 @@ class Search:
         self._climb()
         return self.found
 
-    def _locally(self, starts: Starts) -> None:
+    def _locally(self, starts: Groupings) -> None:
         """Work out the grouping that is estimated to be best, and search locally from the best few."""
         if starts:
             self._work_out("k-means", starts[0][1], "")
@@ -174,14 +158,14 @@ class Search:
                     most = max(most, self._offer(phase, clusters, words))
         return most
 
-    def _promising(self, starts: Starts, few: int) -> Iterator[tuple[Group, ...]]:
+    def _promising(self, starts: Groupings, few: int) -> Iterator[tuple[Group, ...]]:
         """Yield those of few clusters, and in larger fleets others only where the estimate is PROMISING by then."""
         share = 0.0 if len(self._problem.able) <= FEW_NODES else PROMISING
         for score, groups in starts:
             if score == 0.0 or score >= share * self._best_objective or len(groups) <= few:
                 yield groups
 
-    def _likely(self, starts: Starts, few: int) -> list[tuple[Group, ...]]:
+    def _likely(self, starts: Groupings, few: int) -> list[tuple[Group, ...]]:
         """Return those that are worth most, roughly, with pipelines along short tours. Such that are estimated to be
         worth far less are not looked at, but for those of few clusters.
         """
@@ -197,11 +181,13 @@ class Search:
         return [groups for _, groups in sorted(found, key=lambda one: -one[0])[:WORKED_OUT]]
 
     def _offer(self, phase: str, clusters: Clusters, words: str = "", nodes: Group | None = None) -> float:
-        """Return what a plan is worth, which is remembered, and taken if it is the best so far. `nodes`: those that it
-        was made of, where these are a part of all.
+        """Return what a plan is worth, which is remembered, and taken if it is the best so far; 0 where it has fewer
+        clusters than are demanded. `nodes`: those that it was made of, where these are a part of all.
         """
-        worth = self._worths.of(clusters)
-        self._remember(worth, clusters, self._problem.able if nodes is None else nodes)
+        if len(clusters) < self._rules.min_clusters:
+            return 0.0
+        worth = self._worths.of(clusters, above=HOPEFUL * self._best_objective)
+        self._starts.remember(Start(worth, clusters, self._problem.able if nodes is None else nodes))
         if worth > self._best_objective * (1 + 1e-9) and (
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective
         ):
@@ -209,11 +195,6 @@ class Search:
             self._best_of, self._best_words = (self._problem.able, "") if nodes is None else (nodes, words)
             self._report(phase, words, before, found)
         return worth
-
-    def _remember(self, worth: float, clusters: Clusters, nodes: Group) -> None:
-        most = CLIMBED if self._is_part or len(self._problem.able) > MOST_IN_PARTS else CLIMBED_OF_FEW
-        self._pool.setdefault(_about(worth), (clusters, nodes))
-        self._pool = dict(sorted(self._pool.items(), reverse=True)[:most])
 
     def _alone(self) -> None:
         """Offer the plan of each node by itself, the fastest first, while one may be worth more than the best."""
@@ -235,7 +216,7 @@ class Search:
         for depth in range(DEPTH if few else 1):
             ranked = likely_parts(problem.fleet, within, started, combined=few and depth == 0)
             # Parts with the same start differ by nodes of no use: of these the smallest.
-            first = {_about(worth): (words + where, nodes) for worth, words, nodes in reversed(ranked) if worth > 0}
+            first = {about(worth): (words + where, nodes) for worth, words, nodes in reversed(ranked) if worth > 0}
             likely = [first[worth] for worth in sorted(first, reverse=True) if first[worth][1] not in self._searched]
             self._search_best([(words, nodes, starts[nodes][1]) for words, nodes in likely], few=few, depth=depth)
             if self._best_of == within:
@@ -261,7 +242,8 @@ class Search:
 
     def _may_gain(self, nodes: Group) -> bool:
         """Say whether these nodes by themselves may be worth more than the best plan."""
-        if not self._rules.pinned <= set(nodes):
+        able = len(self._problem.able)
+        if not self._rules.pinned <= set(nodes) or (able > MOST_IN_PARTS and len(nodes) > LARGEST_PART * able):
             return False
         return best_possible(self._problem.fleet, self._spans, nodes, self._problem.least) > self._best_objective
 
@@ -271,7 +253,7 @@ class Search:
         part = self._problem.of_part(nodes)
         memory_fit = MemoryFit(part.fleet, self._spans, part.least)
         found = Search(part, self._spans, memory_fit, unheard, is_part=True).best(*((start,) if start else ()))
-        if found is not None and len(found.clusters) >= self._rules.min_clusters:
+        if found is not None:
             self._offer("parts", found.clusters, words, nodes)
 
     def _start(self, nodes: Group) -> tuple[float, Clusters]:
@@ -295,33 +277,29 @@ class Search:
         every = counts_to_try(len(able), self._problem.least)
         few = len(able) <= FEW_NODES  # of many clusters neighbouring numbers differ little
         counts = [k for i, k in enumerate(every) if k >= least and (few or k <= EVERY_K or i % 2)]
-        across = self._offer_likely("stages of neighbours", by_neighbours(self._context, counts))
+        across = self._offer_likely("stages of neighbours", by_neighbours(self._context, counts, self._is_hopeful))
         if len(able) > LARGEST:
             return across
-        return max(across, self._offer_likely("covers", covering(self._context, self._plans_of(able), able, counts)))
+        covers = filter(self._is_hopeful, covering(self._context, self._plans_of(able), able, counts))
+        return max(across, self._offer_likely("covers", covers))
+
+    def _is_hopeful(self, clusters: Clusters) -> bool:
+        """Say whether these clusters could be worth HOPEFUL of the best plan if nothing were averaged."""
+        return self._worths.at_most(clusters) >= HOPEFUL * self._best_objective
 
     def _offer_likely(self, phase: str, plans: Iterable[Clusters]) -> float:
         """Offer those that are worth most roughly, and return the most that one is worth."""
         roughly = ((self._worths.of(clusters, roughly=True), clusters) for clusters in plans)
-        different = {_about(worth): (worth, clusters) for worth, clusters in roughly}
+        different = {about(worth): (worth, clusters) for worth, clusters in roughly}
         best = sorted(different.values(), key=lambda one: -one[0])[:ACROSS]
         return max((self._offer(phase, clusters) for _, clusters in best), default=0.0)
 
     def _climb(self) -> None:
-        """Climb from the best plans a little, and from the best of what comes out further, at last along its cuts."""
-        problem, count = self._problem, len(self._problem.able)
-        large = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
-        tries = (TRIES if count <= MOST_IN_PARTS else large) // (4 if self._is_part else 1)
+        """Climb from the best plans."""
         if self.found is not None:
-            self._remember(self._best_objective, self.found.clusters, problem.able)
-        plans = [(self._plans_of(nodes), clusters) for clusters, nodes in self._pool.values()]
-        if better := best_by_halves(plans, tries, problem.seed):
-            climber = self._plans_of(problem.able)
-            better, worth = climber.improved(better, tries, problem.seed + CLIMBED)
-            if count <= MOST_IN_PARTS and not self._is_part:
-                runs = short_runs(climber, better, worth, problem.seed + CLIMBED)
-                better = next(now for now, _, idle in runs if idle >= LAST_TRIES * count)
-            better = with_moved_cuts(climber, self._worths, better, tries)
+            self._starts.remember(Start(self._best_objective, self.found.clusters, self._problem.able))
+        given = self._problem, self._worths, self._plans_of, self._starts
+        if better := climbed(*given, is_part=self._is_part):
             self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
 
     def _plans_of(self, nodes: Group) -> WholePlans:
@@ -334,7 +312,7 @@ class Search:
             )
         return self._climbers[nodes]
 
-    def _grouped(self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = "") -> Starts:
+    def _grouped(self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = "") -> Groupings:
         """Return (score, groups) of k-means and of arcs for each number of clusters that is feasible, best first. Each
         number is told of where there is a `phase`.
         """
@@ -346,7 +324,7 @@ class Search:
                 break
             ways = [(score(Totals().plus(estimator.of(one))), one) for one in context.groupings(nodes, k, restarts)]
             found += ways
-            words = f"worth about {max(ways)[0]:.4g}" if ways else "no grouping in which each holds the model"
+            words = f"worth about {format_rate(max(ways)[0])}" if ways else "no grouping in which each holds the model"
             if phase:
                 self._tell(Step(phase, f"{format_count(k, 'cluster')}: {words}", self._best_objective, 0.0))
         return sorted(found, key=lambda one: (-one[0], len(one[1])))
@@ -392,8 +370,3 @@ class Search:
     @property
     def _best_objective(self) -> float:
         return 0.0 if self.found is None else self.found.objective
-
-
-def _about(worth: float) -> float:
-    """Return what plans that differ by names and equal nodes only have in common."""
-    return float(f"{worth:.6g}")

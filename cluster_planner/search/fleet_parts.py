@@ -12,6 +12,9 @@ from dataclasses import replace
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.search.estimates import Group
 
+MOST_IN_PARTS = 40
+"""In fleets of up to so many nodes parts are also named by several limits together, and searched."""
+
 MOST_REGIONS = 16
 """In fleets of more regions, no part is named for each."""
 

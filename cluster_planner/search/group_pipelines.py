@@ -262,16 +262,15 @@ def over_subsets(stage: Floats, hop: Floats, combine: np.ufunc, least: int) -> C
         best[1 << node, node] = stage[node, 0]
     cost, answer = np.full(rows, np.inf), np.zeros(rows, dtype=np.int64)
     for size in range(1, nodes + 1):
-        used, newest, others = sets_of(nodes, size)
+        used, others = sets_of(nodes, size)
         for node in range(nodes) if size > 1 else ():
-            mine = newest == node
-            before = used[mine] ^ (1 << node)
-            reach = combine(best[before[:, None], others[mine]], hop[others[mine], node]).min(axis=1)
-            best[used[mine], node] = combine(reach[:, :, None], stage[node]).min(axis=1)
+            before = used[node] ^ (1 << node)
+            reach = combine(best[before[:, None], others[node]], hop[others[node], node]).min(axis=1)
+            best[used[node], node] = combine(reach[:, :, None], stage[node]).min(axis=1)
         if size >= least:
-            ends = best[used, newest, -1]
+            ends = best[used, np.arange(nodes)[:, None], -1].reshape(-1, rows)
             at = ends.argmin(axis=0)
             found = ends[at, np.arange(rows)]
             better = found < cost
-            cost[better], answer[better] = found[better], used[at[better]]
+            cost[better], answer[better] = found[better], used.reshape(-1)[at[better]]
     return CheapestPipelines(cost, answer)

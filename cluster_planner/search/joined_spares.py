@@ -72,10 +72,10 @@ def _joined_by(plans: WholePlans, fleet: Fleet, now: Clusters, name: str) -> Ite
     for i in order[:NEAR]:
         names = [stage.node for stage in now[i].stages]
         for place in range(len(names) + 1):
-            changed = plans.replaced(now, {i: plans.cut_anew([*names[:place], name, *names[place:]])})
+            changed = plans.replaced(now, {i: plans.made.cut_anew([*names[:place], name, *names[place:]])})
             if changed is not None:
                 yield changed
     near = sorted(plans.spares(now), key=lambda one: (one != name, latency_s([one]), one))
-    for count in range(plans.least, min(len(near), MOST_FOUNDERS) + 1):
-        if (cluster := plans.planned(near[:count])) is not None:
+    for count in range(plans.made.least, min(len(near), MOST_FOUNDERS) + 1):
+        if (cluster := plans.made.planned(near[:count])) is not None:
             yield (*now, cluster)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_planner.formatting import format_count
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.inputs.spans import Floats
 from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.search.candidates import Candidate, averaging_limits_of
@@ -103,7 +103,7 @@ def by_blocks(context: SearchContext, work_out: WorkOut) -> Candidate | None:
             break
         tried.add(price)
         rate = sum(one.samples_per_s for offer in chosen for _, one in offer)
-        words = f"{format_count(len(blocks), 'block')}, clusters worth {price:.3g} or more"
+        words = f"{format_count(len(blocks), 'block')}, clusters worth {format_rate(price)} or more"
         found = work_out("blocks", groups, words, rate)
         if starts and (found is None or (best is not None and found.objective <= best.objective)):
             break

@@ -54,7 +54,7 @@ def _fitted(climber: WholePlans, clusters: Sequence[Cluster]) -> Clusters:
     found = []
     for cluster in clusters:
         names = [stage.node for stage in cluster.stages]
-        fitted = climber.made(names, [stage.units for stage in cluster.stages]) or climber.cut_anew(names)
+        fitted = climber.made.of_spans(names, [stage.units for stage in cluster.stages]) or climber.made.cut_anew(names)
         if fitted is None:
             return ()
         found.append(fitted)

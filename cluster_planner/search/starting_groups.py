@@ -10,15 +10,15 @@ given the nearest node that some other group can spare; where no group can spare
 Where there are rules, `regrouped` mends the groups: atoms (nodes that stay together) go where most of their nodes are;
 a group is divided until each part is allowed; a part that does not hold the model is given up, unless it has nodes that
 must run. These take the nearest nodes that may join them, first of those that nobody has, then of those that others can
-spare. Nodes that are left over belong to nobody. This is the only module that imports scikit-learn.
+spare. Nodes that are left over belong to nobody.
 """
 
+import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats
@@ -39,7 +39,11 @@ LANDMARKS = 48
 
 NOISE = 1e-3
 
-RESTARTS = 4
+RESTARTS = 24
+"""The number of k-means, each from other centres, of which the best is taken where all nodes are grouped."""
+
+ITERATIONS = 12
+"""The number of times that each of them moves its centres."""
 
 EVERY_K = 8
 
@@ -144,21 +148,25 @@ def group_nodes(
     if k == 1:
         groups = [list(range(len(points)))]
     else:
-        # Imported here: it takes a second, and whoever only reads a plan (each stage process) need not pay it.
-        from sklearn.cluster import KMeans
-
-        noise = np.random.default_rng(seed).normal(scale=NOISE, size=points.shape)
-        with _threads().limit(limits=1, user_api="openmp"):  # of so few points, threads cost more than they save
-            labels = KMeans(n_clusters=k, n_init=restarts, random_state=seed).fit_predict(points + noise)
+        labels = _labels(points + np.random.default_rng(seed).normal(scale=NOISE, size=points.shape), k, seed, restarts)
         groups = [[i for i, label in enumerate(labels) if label == group] for group in range(k)]
     repaired = repair(points, groups, holds)
     return None if repaired is None else tuple(sorted(tuple(sorted(group)) for group in repaired))
 
 
-@cache
-def _threads() -> ThreadpoolController:
-    """Return the thread pools of the libraries that are loaded: scikit-learn's must be among them."""
-    return ThreadpoolController()
+def _labels(points: Floats, k: int, seed: int, restarts: int) -> list[int]:
+    """Return the group of each point, by the best of so many k-means. A group may be empty."""
+    # Imported here: whoever only reads a plan (each stage process) need not pay for it.
+    from scipy.cluster.vq import kmeans2
+
+    random, best, least = np.random.default_rng(seed), list[int](), math.inf
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "One of the clusters is empty")
+        for _ in range(restarts):
+            centres, labels = kmeans2(points, k, iter=ITERATIONS, minit="++", rng=random)
+            if (apart := float(((points - centres[labels]) ** 2).sum())) < least:
+                best, least = labels.tolist(), apart
+    return best
 
 
 def repair(

@@ -6,7 +6,7 @@ In: candidates. Out: words.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster_planner.formatting import format_count
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.search.candidates import Candidate
 
 
@@ -23,7 +23,7 @@ class Step:
     gained: float
 
     def __str__(self) -> str:
-        best = f"; best so far {self.objective:.4g}" if self.objective > 0 else ""
+        best = f"; best so far {format_rate(self.objective)}" if self.objective > 0 else ""
         return f"{self.phase}: {self.words}{best}"
 
 
@@ -39,7 +39,6 @@ def outcome(before: Candidate | None, found: Candidate | None) -> str:
     if found is None:
         return "no plan"
     stages = sum(len(cluster.stages) for cluster in found.clusters)
-    words = (
-        f"{format_count(len(found.clusters), 'cluster')} of {format_count(stages, 'node')}, worth {found.objective:.4g}"
-    )
-    return words if before is None else f"{words} (before: {len(before.clusters)}, {before.objective:.4g})"
+    clusters, nodes = format_count(len(found.clusters), "cluster"), format_count(stages, "node")
+    words = f"{clusters} of {nodes}, worth {format_rate(found.objective)}"
+    return words if before is None else f"{words} (before: {len(before.clusters)}, {format_rate(before.objective)})"

@@ -24,15 +24,12 @@ from functools import partial
 
 import numpy as np
 
-from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.inputs.twins import twins_of
-from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
-from cluster_planner.pipeline.common_cuts import common_cuts, fast_cuts
-from cluster_planner.pipeline.memory_fit import recomputing
+from cluster_planner.pipeline.common_cuts import common_cuts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.search.made_clusters import MadeClusters
 
 GAIN = 1e-6
 """A change must raise a plan's worth by more than this part of it."""
@@ -85,17 +82,13 @@ class WholePlans:
         """`names`: the nodes that may run stages. `least`: stages of a cluster, at the least. `few`: the same costs on
         few cut positions, on which pipelines are planned anew.
         """
-        self._fleet, self._spans, self._worths, self._names, self.least = fleet, spans, worths, tuple(names), least
-        self._few = spans if few is None else few
-        self._cuts = spans if len(spans.positions) <= MOST_POSITIONS else self._few
+        self._fleet, self._spans, self._worths, self._names = fleet, spans, worths, tuple(names)
+        self._cuts = spans if few is None or len(spans.positions) <= MOST_POSITIONS else few
+        self.made = MadeClusters(fleet, spans, self._cuts, least)
         self._rules, self._number_of = fleet.rules, fleet.arrays.number_of
-        self._twins = twins_of(fleet)
         self._signs: dict[tuple[int, tuple[Stage, ...]], int] = {}
         self._limiting: list[tuple[int, int]] = []
         self._at_most: dict[int, float] = {}
-        self._clusters: dict[tuple[tuple[str, int, int], ...], Cluster | None] = {}
-        self._cut_anew_as: dict[tuple[str, ...], Cluster | None] = {}
-        self._planned_as: dict[tuple[str, ...], Cluster | None] = {}
         drawn: Sequence[tuple[Change, float]] = (
             (partial(self._exchange, self._any_stage), 4),
             (partial(self._exchange, self._limiting_stage), 4),
@@ -169,7 +162,7 @@ class WholePlans:
 
     def _sign_of(self, cluster: Cluster) -> int:
         if (key := (cluster.window, cluster.stages)) not in self._signs:
-            stages = ((self._twins[self._number_of[one.node]], one.units, one.recomputes) for one in cluster.stages)
+            stages = ((self.made.twin(one.node), one.units, one.recomputes) for one in cluster.stages)
             self._signs[key] = hash((cluster.window, *stages))
         return self._signs[key]
 
@@ -180,60 +173,6 @@ class WholePlans:
             return True
         runs = {self._number_of[stage.node] for cluster in clusters for stage in cluster.stages}
         return self._rules.pinned <= runs
-
-    def made(self, names: Sequence[str], cuts: Sequence[tuple[int, int]]) -> Cluster | None:
-        """Return the cluster of these nodes with these spans, with the window that it wants and has memory for; None
-        where it has no memory, or a rule forbids it.
-        """
-        key = tuple((name, *cut) for name, cut in zip(names, cuts, strict=True))
-        if key not in self._clusters:
-            self._clusters[key] = self._make([Stage(name, cut) for name, cut in zip(names, cuts, strict=True)])
-        return self._clusters[key]
-
-    def _make(self, plain: Sequence[Stage]) -> Cluster | None:
-        if len(plain) < self.least or not self._may_run([stage.node for stage in plain]):
-            return None
-        found: list[Pipeline] = []
-        for window in (self._spans.workload.largest_window, 2 * len(plain), 1):
-            stages = recomputing(self._fleet, self._spans, plain, window)
-            if stages is not None and all(one.stages != stages for one in found):
-                found.append(timed(self._fleet, self._spans, stages, 0.0))
-        if not found:
-            return None
-        best = max(found, key=lambda one: one.value)
-        return Cluster("", best.window, best.stages)
-
-    def cut_anew(self, names: Sequence[str]) -> Cluster | None:
-        """Return the cluster of these nodes in this order, each with a stage."""
-        if (key := tuple(names)) not in self._cut_anew_as:
-            allowed = len(names) >= self.least and self._may_run(names)
-            found = fast_cuts(self._fleet, self._cuts, names) if allowed else None
-            self._cut_anew_as[key] = None if found is None else Cluster("", found.window, found.stages)
-        return self._cut_anew_as[key]
-
-    def planned(self, names: Sequence[str]) -> Cluster | None:
-        """Return the best cluster of these nodes, in any order."""
-        if (key := tuple(sorted(names))) not in self._planned_as:
-            allowed = len(names) >= self.least and self._may_share(names)
-            found = plan_pipeline(self._fleet, self._few, key, 0.0, self.least) if allowed else None
-            self._planned_as[key] = None if found is None else Cluster("", found.window, found.stages)
-        return self._planned_as[key]
-
-    def _may_share(self, names: Sequence[str]) -> bool:
-        """Say whether these nodes may be in one cluster."""
-        rules = self._rules
-        return not rules.are_any or rules.allows(tuple(sorted(self._number_of[name] for name in names)))
-
-    def _may_run(self, names: Sequence[str]) -> bool:
-        """Say whether these nodes may run stages in this order."""
-        if not self._rules.are_any:
-            return True
-        places = self._rules.stage_of
-        pinned = ((places.get(name), at) for at, name in enumerate(names))
-        at_last = len(names) - 1
-        return self._may_share(names) and all(
-            place is None or at == (at_last if place == LAST else place) for place, at in pinned
-        )
 
     def with_cut_moved(self, now: Clusters, at: tuple[int, int], by: int, *, together: bool) -> Clusters | None:
         """Return the plan with the cut after (cluster, stage) moved by so many units, there or in all that have it."""
@@ -309,14 +248,14 @@ class WholePlans:
                     names = names[::-1]
                 else:
                     names = names[s + 1 :] + names[: s + 1]
-                changed[at] = self.made(names, [stage.units for stage in cluster.stages])
+                changed[at] = self.made.of_spans(names, [stage.units for stage in cluster.stages])
         return self.replaced(now, changed)
 
     def _leave(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
         s = int(random.integers(len(now[i].stages)))
         names = [stage.node for at, stage in enumerate(now[i].stages) if at != s]
-        return self.replaced(now, {i: self.cut_anew(names)})
+        return self.replaced(now, {i: self.made.cut_anew(names)})
 
     def _dissolve(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
@@ -326,7 +265,7 @@ class WholePlans:
         i = int(random.integers(len(now)))
         spares = self.spares(now)
         changed: dict[int, Cluster | None] = {}
-        if spares:
+        if spares and random.random() < 0.5:
             joins = spares[int(random.integers(len(spares)))]
         else:
             j = int(random.integers(len(now)))
@@ -335,29 +274,29 @@ class WholePlans:
             s = int(random.integers(len(now[j].stages)))
             joins = now[j].stages[s].node
             left = [stage.node for at, stage in enumerate(now[j].stages) if at != s]
-            if (without := self.cut_anew(left)) is None:
+            if (without := self.made.cut_anew(left)) is None:
                 return None
             changed[j] = without
         names = [stage.node for stage in now[i].stages]
         names.insert(int(random.integers(len(names) + 1)), joins)
-        changed[i] = self.cut_anew(names)
+        changed[i] = self.made.cut_anew(names)
         return self.replaced(now, changed)
 
     def _found(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         spares = self.spares(now)
-        if len(spares) < self.least:
+        if len(spares) < self.made.least:
             return None
         first = spares[int(random.integers(len(spares)))]
         latency_s, _ = self._fleet.arrays.between([self._number_of[first]], [self._number_of[name] for name in spares])
         nearest = [spares[i] for i in np.argsort(latency_s[0], kind="stable")]
-        count = int(random.integers(self.least, min(len(nearest), MOST_FOUNDERS) + 1))
-        cluster = self.planned(nearest[:count])
+        count = int(random.integers(self.made.least, min(len(nearest), MOST_FOUNDERS) + 1))
+        cluster = self.made.planned(nearest[:count])
         return None if cluster is None else (*now, cluster)
 
     def _anew(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
         names = [stage.node for stage in now[i].stages]
-        planned = self.planned if random.random() < 0.3 else self.cut_anew
+        planned = self.made.planned if random.random() < 0.3 else self.made.cut_anew
         return self.replaced(now, {i: planned(names)})
 
     def _together(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
@@ -369,7 +308,7 @@ class WholePlans:
         if what < 0.75:
             places.insert(int(random.integers(len(places) + 1)), moved)
         orders = [[now[at].stages[place].node for place in places] for at in alike]
-        if len(alike) < 2 or len(places) < self.least or not all(map(self._may_run, orders)):
+        if len(alike) < 2 or len(places) < self.made.least or not all(map(self.made.may_run, orders)):
             return None
         ways: list[Clusters] = []
         for made in common_cuts(self._fleet, self._cuts, orders):
@@ -383,13 +322,13 @@ class WholePlans:
 
     def _with(self, cluster: Cluster, nodes: dict[int, str]) -> Cluster | None:
         names = [nodes.get(at, stage.node) for at, stage in enumerate(cluster.stages)]
-        return self.made(names, [stage.units for stage in cluster.stages])
+        return self.made.of_spans(names, [stage.units for stage in cluster.stages])
 
     def _recut(self, cluster: Cluster, ends: Sequence[int]) -> Cluster | None:
         cuts = list(itertools.pairwise((0, *ends)))
         if any(start >= end for start, end in cuts) or cuts[-1][1] != self._spans.count:
             return None
-        return self.made([stage.node for stage in cluster.stages], cuts)
+        return self.made.of_spans([stage.node for stage in cluster.stages], cuts)
 
     @staticmethod
     def replaced(now: Clusters, changed: dict[int, Cluster | None]) -> Clusters | None:

@@ -5,7 +5,7 @@ The first two are about clusters of any nodes, so where rules say which nodes ma
 context of a search, and numbers of clusters. Out: clusters, or nodes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.common_cuts import common_cuts
@@ -18,8 +18,12 @@ from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 
-def by_neighbours(context: SearchContext, counts: Sequence[int]) -> Iterator[Clusters]:
-    """Yield plans of so many clusters whose stages are groups of neighbours."""
+def by_neighbours(
+    context: SearchContext, counts: Sequence[int], is_hopeful: Callable[[Clusters], bool]
+) -> Iterator[Clusters]:
+    """Yield plans of so many clusters whose stages are groups of neighbours. Where those that heed no rounds are not
+    hopeful, others are not looked at.
+    """
     problem, names = context.problem, context.problem.fleet.names
     if problem.fleet.rules.are_any:
         return
@@ -28,7 +32,10 @@ def by_neighbours(context: SearchContext, counts: Sequence[int]) -> Iterator[Clu
             continue
         named = [[names[i] for i in order] for order in orders]
         for made in common_cuts(problem.fleet, context.fine, named):
-            yield tuple(Cluster("", one.window, one.stages) for one in made)
+            clusters = tuple(Cluster("", one.window, one.stages) for one in made)
+            if not is_hopeful(clusters):
+                break
+            yield clusters
 
 
 def covering(context: SearchContext, plans: WholePlans, nodes: Group, counts: Sequence[int]) -> Iterator[Clusters]:
@@ -37,7 +44,7 @@ def covering(context: SearchContext, plans: WholePlans, nodes: Group, counts: Se
     if problem.fleet.rules.are_any:
         return
     for cover in covers(problem.fleet, context.fine, nodes, counts, problem.least):
-        made = [plans.made([names[i] for i, _, _ in chain], [(a, b) for _, a, b in chain]) for chain in cover]
+        made = [plans.made.of_spans([names[i] for i, _, _ in chain], [(a, b) for _, a, b in chain]) for chain in cover]
         clusters = tuple(one for one in made if one is not None)
         if len(clusters) == len(cover):
             yield clusters

@@ -93,7 +93,6 @@ FENCES: Mapping[str, tuple[str, ...]] = {
     "zmq": ("ring_allreduce/transport/zmq/", "ring_allreduce/transport/security/"),
     "yaml": ("cluster_planner/files/yaml_files.py",),
     "sklearn": (
-        "cluster_planner/search/starting_groups.py",
         "examples/collaboration/data.py",
         "examples/digits/data.py",
         "examples/experts/train.py",
@@ -101,11 +100,12 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "experiments/experts/learning.py",
     ),
     "scipy": (
+        "cluster_planner/search/starting_groups.py",
         "ring_timing/shares.py",
         "ravnest/collaboration/averaging_plan.py",
         "experiments/convergence/fitting.py",
     ),
-    "threadpoolctl": ("cluster_planner/search/starting_groups.py", "experiments/harness/command.py"),
+    "threadpoolctl": ("experiments/harness/command.py",),
     "networkx": ("cluster_planner/inputs/links.py",),
     "safetensors": (
         "ravnest/checkpoints/checkpoint.py",

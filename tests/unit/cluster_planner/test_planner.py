@@ -20,7 +20,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import UNEXPLAINED, make_plan, with_advice_planned
-from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS, TRIES
+from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS
 from cluster_planner.search.steps import Step
 
 
@@ -67,7 +67,7 @@ def test_rounds_of_one_sample_are_planned_like_rounds_of_an_update_of_each_clust
     fewest, few = (planned(home, gpt, home_work(make_workload, average_every=n)) for n in (1, 2 * 8 * 8))
     assert len(fewest.clusters) > 1
     assert fewest.clusters == few.clusters
-    assert fewest.predicted == few.predicted
+    assert replace(fewest.predicted, advice="") == replace(few.predicted, advice=""), "advice names average_every"
 
 
 def test_slow_uplinks_ask_for_shorter_pipelines(
@@ -296,7 +296,7 @@ def test_thirty_nodes_are_searched_with_bounded_work_and_none_is_lost(
         return sum(int(n.replace(",", "")) for step in steps for n in re.findall(rf"([\d,]+) {what}", step.words))
 
     assert counted("groups? estimated") <= 2 * ROUNDS * ESTIMATES_PER_NODE * len(nodes)
-    assert 0 < counted("plans compared") <= 8 * TRIES
+    assert 0 < counted("plans compared") <= 20_000
     one = planned(Fleet(nodes[:2]), gpt, home_work(make_workload))
     assert plan.predicted.objective > 4 * one.predicted.objective
     assert plan.predicted.objective == max(step.objective for step in steps)

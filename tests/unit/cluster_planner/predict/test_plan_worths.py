@@ -50,7 +50,9 @@ def test_a_plan_is_worth_what_is_predicted_of_it(
     ]
     for plan in (*plans, *plans):  # the second time from what is remembered
         assert worths.of(plan) == pytest.approx(predicted(home, spans, plan), rel=1e-12)
-    assert worths.asked == 2 * len(plans)
+        assert worths.at_most(plan) >= worths.of(plan) * (1 - 1e-12)
+    assert worths.at_most(plans[-1]) == pytest.approx(worths.of(plans[-1])), "one cluster waits for no rounds"
+    assert worths.asked == 4 * len(plans) + 1
 
 
 def test_a_larger_window_is_a_plan_of_its_own(

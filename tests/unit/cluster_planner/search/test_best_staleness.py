@@ -16,6 +16,7 @@ from cluster_planner import (
     make_plan,
     with_best_staleness,
 )
+from cluster_planner.formatting import format_rate
 from cluster_planner.search.best_staleness import FIRST, WORTHWHILE
 
 Make = Callable[..., Node]
@@ -60,8 +61,10 @@ def test_where_a_pipeline_waits_for_its_round_trip_a_larger_bound_is_chosen_and_
     assert plan.predicted.objective >= best * (1 - 2 * WORTHWHILE)
     first = planned(replace(work, max_staleness=FIRST)).predicted.objective
     assert steps[-1].phase == STALENESS_PHASE
-    assert steps[-1].words.startswith(f"{chosen} is chosen, worth {plan.predicted.objective:.4g}; others about (")
-    assert f"{FIRST}: {first:.4g}" in steps[-1].words
+    assert steps[-1].words.startswith(
+        f"{chosen} is chosen, worth {format_rate(plan.predicted.objective)}; others about ("
+    )
+    assert f"{FIRST}: {format_rate(first)}" in steps[-1].words
     assert steps[-1].gained == plan.predicted.objective - first
 
 

@@ -27,21 +27,12 @@ def test_equal_nodes_can_be_told_apart(k: int) -> None:
     assert groups == group_nodes(np.zeros((6, 2)), k, 0, lambda group: len(group) >= 2)
 
 
-def test_k_means_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few points take ten times as long with more, and what they add up to would depend on how many."""
-    from sklearn.cluster import KMeans
-    from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
-
-    threads = []
-
-    class Watched(KMeans):  # type: ignore[misc]
-        def fit_predict(self, *points: np.ndarray) -> np.ndarray:
-            threads.append(_openmp_effective_n_threads())
-            return super().fit_predict(*points)
-
-    monkeypatch.setattr("sklearn.cluster.KMeans", Watched)
-    assert group_nodes(TWO_PLACES, 2, 0, lambda group: True) == ((0, 1, 2), (3, 4, 5))
-    assert threads == [1]
+def test_more_groups_than_places_leave_none_empty() -> None:
+    places = np.repeat([[0.0], [9.0]], 4, axis=0)
+    groups = group_nodes(places, 5, 0, lambda group: len(group) >= 1)
+    assert groups is not None
+    assert len(groups) == 5
+    assert sorted(i for group in groups for i in group) == list(range(8))
 
 
 def test_repair_brings_the_nearest_node_that_can_be_spared() -> None:

@@ -33,8 +33,10 @@ def test_climbing_from_a_plan_never_loses() -> None:
     small = replace(fleet, nodes=tuple(node for node in fleet.nodes if node.region == "Ohio")[:6], regions=())
     costs, work = gpt(layers=4), work_of(488)
     plan = make_plan(small, costs, work, job={}, job_file="job.yaml")
-    found = climbed(small, SpanCosts(costs, work), plan.clusters, 2, 0.0)
-    assert found >= plan.predicted.objective or found == pytest.approx(plan.predicted.objective)
+    for seconds in (0.0, 60.0):
+        found, spent_s = climbed(small, SpanCosts(costs, work), plan.clusters, 2, seconds)
+        assert found >= plan.predicted.objective or found == pytest.approx(plan.predicted.objective)
+        assert spent_s < 60.0, "of six nodes, nothing is gained any more long before"
 
 
 def test_cases_are_named_by_world_and_rounds() -> None:

@@ -1,0 +1,133 @@
+"""Which of the plans that a search has found hill climbing begins with, and for how long it goes on from each.
+
+A start that is worth little may climb furthest: of few clusters and nodes, it takes the others in as it climbs, while a
+plan that is worth more often is one that no change betters. So in fleets of up to MOST_IN_PARTS nodes hill climbing
+goes on from many starts, some of each number of clusters, until little gains, and from the best of what comes out for
+longer. In larger fleets and in parts of fleets, where each change takes longer or many searches are made,
+the better half of few starts goes on, again and again (halving.py).
+
+In: plans, each with the nodes that it was made of. Out: clusters. At last cuts are tried in order (moved_cuts.py).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.search.estimates import Group
+from cluster_planner.search.fleet_parts import MOST_IN_PARTS
+from cluster_planner.search.halving import best_by_halves
+from cluster_planner.search.large_fleets import LARGEST
+from cluster_planner.search.moved_cuts import with_moved_cuts
+from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.short_runs import TRIES as RUN_TRIES
+from cluster_planner.search.short_runs import short_runs
+from cluster_planner.search.whole_plans import Clusters, WholePlans
+
+OF_EACH = 3
+"""So many starts of each number of clusters are kept, each worth something else."""
+
+STAGES = ((10, 200), (4, 600), (2, 1500))
+"""In fleets of up to MOST_IN_PARTS nodes: how many starts go on, and from each short runs until so many changes have
+gained nothing. SEEDS separates the draws of one stage from those of the next.
+"""
+SEEDS = 10_000
+
+CLIMBED = 2
+"""The number of starts in larger fleets, and in parts of fleets."""
+
+TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 32_000
+"""Where starts are halved, so many changes are tried with the last one, and half as many with all before together each
+time: TRIES in a part of up to MOST_IN_PARTS nodes, else TRIES_PER_NODE for each node, but at most TRIES_TIMES_NODES
+divided by the nodes.
+"""
+TRIES_IN_BLOCKS = 150
+"""The same of fleets of more than LARGEST nodes, where each takes longest."""
+
+IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING, STARVES = 12, 2, 8, 1.02
+"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
+LAST_OF_MANY times as many were tried as before; LAST_STARVING times where the plan would be worth STARVES times as much
+if nothing were averaged: such plans gain longest.
+"""
+
+
+class Start(NamedTuple):
+    """A plan from which to climb. `nodes`: those that it was made of, which may be a part of all."""
+
+    worth: float
+    clusters: Clusters
+    nodes: Group
+
+
+class Starts:
+    """The best plans that a search has found, each worth something else."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[float, Start]] = {}
+
+    def remember(self, start: Start) -> None:
+        """Keep a plan if it is one of the best of its number of clusters."""
+        alike = self._of.setdefault(len(start.clusters), {})
+        alike.setdefault(about(start.worth), start)
+        if len(alike) > OF_EACH:
+            del alike[min(alike)]
+
+    def best(self, most: int) -> list[Start]:
+        """Return so many at most, the best first."""
+        found = (start for alike in self._of.values() for start in alike.values())
+        return sorted(found, key=lambda start: -start.worth)[:most]
+
+
+def climbed(
+    problem: SearchProblem,
+    worths: PlanWorths,
+    plans_of: Callable[[Group], WholePlans],
+    starts: Starts,
+    *,
+    is_part: bool,
+) -> Clusters:
+    """Return the best clusters that hill climbing finds; none where there is no start. `plans_of`: what climbs with
+    these nodes only. `is_part`: the problem is one of a part of a fleet.
+    """
+    count, climber = len(problem.able), plans_of(problem.able)
+    if count <= MOST_IN_PARTS and not is_part:
+        tries, left = TRIES, starts.best(STAGES[0][0])
+        for stage, (starts_of_stage, idle) in enumerate(STAGES):
+            seed = problem.seed + stage * SEEDS
+            left = [_until_idle(problem, plans_of, start, idle, seed) for start in left[:starts_of_stage]]
+            left.sort(key=lambda start: -start.worth)
+        best = left[0].clusters if left else ()
+    else:
+        many = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
+        tries = (TRIES if count <= MOST_IN_PARTS else many) // (4 if is_part else 1)
+        plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED)]
+        best = best_by_halves(plans, tries, problem.seed)
+        if best:
+            best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
+            if count <= LARGEST and not is_part:
+                best = _further(problem, worths, climber, best, worth, tries)
+    return with_moved_cuts(climber, worths, best, tries) if best else ()
+
+
+def _until_idle(
+    problem: SearchProblem, plans_of: Callable[[Group], WholePlans], start: Start, idle_most: int, seed: int
+) -> Start:
+    """Return what climbing finds with the nodes of a start, and then with all, until so many changes gain nothing."""
+    worth, clusters, _ = start
+    for nodes in dict.fromkeys((start.nodes, problem.able)):
+        runs = short_runs(plans_of(nodes), clusters, worth, seed)
+        clusters, worth = next((now, best) for now, best, idle in runs if idle >= idle_most)
+    return Start(worth, clusters, problem.able)
+
+
+def _further(
+    problem: SearchProblem, worths: PlanWorths, climber: WholePlans, clusters: Clusters, worth: float, tries: int
+) -> Clusters:
+    starves = worths.at_most(clusters) > worth * STARVES
+    idle_most, most = IDLE_OF_MANY * len(problem.able), tries * (LAST_STARVING if starves else LAST_OF_MANY)
+    runs = enumerate(short_runs(climber, clusters, worth, problem.seed + CLIMBED), 1)
+    return next(now for run, (now, _, idle) in runs if idle >= idle_most or run * RUN_TRIES >= most)
+
+
+def about(worth: float) -> float:
+    """Return what the worths of plans have in common that differ by names and equal nodes only."""
+    return float(f"{worth:.6g}")

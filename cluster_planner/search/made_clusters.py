@@ -1,0 +1,106 @@
+"""Clusters of nodes that a search names, with the cuts that it asks for or with the best ones, each computed once.
+
+Nodes that are the same to every plan (inputs/twins.py) make the same clusters, so one that differs from another only by
+such nodes is not computed again: a fleet of rented machines has few kinds of nodes, and a search asks for thousands of
+clusters. In: the names of nodes. Out: a cluster, or None where rules or memory allow none.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from cluster_planner.inputs.constraints import LAST
+from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.inputs.twins import twins_of
+from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
+from cluster_planner.pipeline.common_cuts import fast_cuts
+from cluster_planner.pipeline.memory_fit import recomputing
+from cluster_planner.plan import Cluster, Stage
+
+Pattern: TypeAlias = Cluster | None
+"""A cluster that was made, of any nodes of these kinds in these places."""
+
+
+class MadeClusters:
+    """What makes clusters of the nodes of one fleet. `least`: stages of a cluster, at the least."""
+
+    def __init__(self, fleet: Fleet, spans: SpanCosts, cuts: SpanCosts, least: int) -> None:
+        """`cuts`: the same costs on the cut positions among which the best ones are looked for."""
+        self._fleet, self._spans, self._cuts, self.least = fleet, spans, cuts, least
+        self._rules, self._number_of = fleet.rules, fleet.arrays.number_of
+        self.twins = twins_of(fleet)
+        self._with_spans: dict[tuple[tuple[int, int, int], ...], Pattern] = {}
+        self._cut_anew: dict[tuple[int, ...], Pattern] = {}
+        self._planned: dict[tuple[int, ...], Pattern] = {}
+
+    def twin(self, name: str) -> int:
+        """Return the number of the first node that is the same to every plan."""
+        return self.twins[self._number_of[name]]
+
+    def of_spans(self, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> Cluster | None:
+        """Return the cluster of these nodes with these spans, with the window that it wants and has memory for; None
+        where it has no memory, or a rule forbids it.
+        """
+        key = tuple((self.twin(name), *span) for name, span in zip(names, spans, strict=True))
+        if key not in self._with_spans:
+            self._with_spans[key] = self._made([Stage(name, span) for name, span in zip(names, spans, strict=True)])
+        return _with_names(self._with_spans[key], names)
+
+    def cut_anew(self, names: Sequence[str]) -> Cluster | None:
+        """Return the cluster of these nodes in this order, each with a stage."""
+        if (key := tuple(map(self.twin, names))) not in self._cut_anew:
+            allowed = len(names) >= self.least and self.may_run(names)
+            self._cut_anew[key] = _cluster(fast_cuts(self._fleet, self._cuts, names) if allowed else None)
+        return _with_names(self._cut_anew[key], names)
+
+    def planned(self, names: Sequence[str]) -> Cluster | None:
+        """Return the best cluster of these nodes, in any order."""
+        ranked = sorted(names, key=lambda name: (self.twin(name), name))
+        if (key := tuple(map(self.twin, ranked))) not in self._planned:
+            allowed = len(names) >= self.least and self._may_share(names)
+            found = plan_pipeline(self._fleet, self._cuts, ranked, 0.0, self.least) if allowed else None
+            self._planned[key] = _cluster(found)
+        if (pattern := self._planned[key]) is None:
+            return None
+        alike: dict[int, list[str]] = defaultdict(list)
+        for name in reversed(ranked):
+            alike[self.twin(name)].append(name)
+        return _with_names(pattern, [alike[self.twin(stage.node)].pop() for stage in pattern.stages])
+
+    def may_run(self, names: Sequence[str]) -> bool:
+        """Say whether these nodes may run stages in this order."""
+        if not self._rules.are_any:
+            return True
+        places = self._rules.stage_of
+        pinned = ((places.get(name), at) for at, name in enumerate(names))
+        at_last = len(names) - 1
+        return self._may_share(names) and all(
+            place is None or at == (at_last if place == LAST else place) for place, at in pinned
+        )
+
+    def _may_share(self, names: Sequence[str]) -> bool:
+        """Say whether these nodes may be in one cluster."""
+        rules = self._rules
+        return not rules.are_any or rules.allows(tuple(sorted(self._number_of[name] for name in names)))
+
+    def _made(self, plain: Sequence[Stage]) -> Cluster | None:
+        if len(plain) < self.least or not self.may_run([stage.node for stage in plain]):
+            return None
+        found: list[Pipeline] = []
+        for window in (self._spans.workload.largest_window, 2 * len(plain), 1):
+            stages = recomputing(self._fleet, self._spans, plain, window)
+            if stages is not None and all(one.stages != stages for one in found):
+                found.append(timed(self._fleet, self._spans, stages, 0.0))
+        return _cluster(max(found, key=lambda one: one.value, default=None))
+
+
+def _cluster(pipeline: Pipeline | None) -> Pattern:
+    return None if pipeline is None else Cluster("", pipeline.window, pipeline.stages)
+
+
+def _with_names(pattern: Pattern, names: Sequence[str]) -> Cluster | None:
+    if pattern is None or all(stage.node == name for stage, name in zip(pattern.stages, names, strict=True)):
+        return pattern
+    stages = (Stage(name, one.units, one.recomputes) for name, one in zip(names, pattern.stages, strict=True))
+    return Cluster("", pattern.window, tuple(stages))

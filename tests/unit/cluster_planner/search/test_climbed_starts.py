@@ -1,0 +1,110 @@
+from collections.abc import Callable
+
+import pytest
+
+from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.plan import Cluster
+from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.search.climbed_starts import OF_EACH, SEEDS, STAGES, Start, Starts, climbed
+from cluster_planner.search.estimates import Group
+from cluster_planner.search.fleet_parts import MOST_IN_PARTS
+from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.short_runs import TRIES
+from cluster_planner.search.whole_plans import Clusters, WholePlans
+
+Given = tuple[SearchProblem, SpanCosts, PlanWorths]
+
+
+@pytest.fixture
+def given(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> Callable[[int], Given]:
+    """Return a problem of so many nodes, each faster than the one before, its costs and what judges its plans."""
+
+    def of(count: int) -> Given:
+        fleet = Fleet(tuple(make_node(f"n{i}", flops_per_s=1e9 * (i + 1)) for i in range(count)))
+        costs, work = make_model(8), make_workload(average_every=4096)
+        spans = SpanCosts(costs, work)
+        return SearchProblem(fleet, costs, work, tuple(range(count)), 1, 0), spans, PlanWorths(fleet, spans)
+
+    return of
+
+
+def start_of(given: Given, plans: WholePlans, *groups: Group) -> Start:
+    problem, _, worths = given
+    found = [plans.made.cut_anew([problem.fleet.names[i] for i in group]) for group in groups]
+    clusters = tuple(one for one in found if one is not None)
+    assert len(clusters) == len(groups)
+    return Start(worths.of(clusters), clusters, tuple(sorted(i for group in groups for i in group)))
+
+
+def plan(count: int) -> Clusters:
+    return tuple(Cluster(f"c{i}", 1, ()) for i in range(count))
+
+
+def test_some_plans_of_each_number_of_clusters_are_kept_and_the_best_come_first() -> None:
+    starts = Starts()
+    for worth in range(1, 10):
+        starts.remember(Start(10.0 + worth, plan(2), (0,)))
+    starts.remember(Start(1.0, plan(1), (0,)))
+    starts.remember(Start(19.0, plan(2), (1,)))  # worth as much as one that is known: most likely it is the same
+    kept = starts.best(99)
+    assert [start.worth for start in kept] == [*(19.0 - i for i in range(OF_EACH)), 1.0]
+    assert kept[0].nodes == (0,)
+    assert starts.best(2) == kept[:2]
+
+
+def test_of_no_starts_nothing_is_left(given: Callable[[int], Given]) -> None:
+    problem, spans, worths = given(8)
+    plans = WholePlans(problem.fleet, spans, worths, problem.fleet.names, 1)
+    for is_part in (False, True):
+        assert climbed(problem, worths, lambda _: plans, Starts(), is_part=is_part) == ()
+
+
+@pytest.mark.parametrize(("count", "is_part"), [(8, False), (8, True), (MOST_IN_PARTS + 1, False)])
+def test_climbing_takes_in_the_nodes_that_a_start_was_made_without(
+    count: int, is_part: bool, given: Callable[[int], Given]
+) -> None:
+    problem, spans, worths = of = given(count)
+    climbers: dict[Group, WholePlans] = {}
+
+    def plans_of(nodes: Group) -> WholePlans:
+        names = [problem.fleet.names[i] for i in nodes]
+        return climbers.setdefault(nodes, WholePlans(problem.fleet, spans, worths, names, 1))
+
+    starts = Starts()
+    for groups in (((0, 1),), ((0,), (1,))):
+        starts.remember(start_of(of, plans_of(problem.able), *groups))
+    best = climbed(problem, worths, plans_of, starts, is_part=is_part)
+    assert worths.of(best) > 1.5 * starts.best(1)[0].worth
+    assert len({stage.node for cluster in best for stage in cluster.stages} - {"n0", "n1"}) > 2
+
+
+def test_a_start_that_is_worth_least_may_climb_furthest(given: Callable[[int], Given]) -> None:
+    """The first start is the best by worth, and what climbs from it finds nothing; from the last it finds more."""
+    problem, spans, worths = of = given(8)
+    plans = WholePlans(problem.fleet, spans, worths, problem.fleet.names, 1)
+    poor, better, good = (start_of(of, plans, *((i,) for i in group)) for group in ((0,), (6, 7), (4, 5, 6, 7)))
+    assert poor.worth < better.worth < good.worth
+
+    class Climber(WholePlans):
+        """Finds the good plan from the poor one, and nothing from any other."""
+
+        def improved(self, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:  # type: ignore[override]
+            asked.append((clusters, seed))
+            found = good if clusters == poor.clusters else Start(worths.of(clusters), tuple(clusters), ())
+            return found.clusters, found.worth
+
+    asked: list[tuple[Clusters, int]] = []
+    climber = Climber(problem.fleet, spans, worths, problem.fleet.names, 1)
+    starts = Starts()
+    starts.remember(poor)
+    starts.remember(better)
+    best = climbed(problem, worths, lambda _: climber, starts, is_part=False)
+    assert worths.of(best) >= good.worth
+    assert {clusters for clusters, _ in asked} == {poor.clusters, better.clusters, good.clusters}
+    last = [seed for clusters, seed in asked if clusters == good.clusters]
+    assert len(last) * TRIES > STAGES[-1][1], "the best goes on for longest"
+    assert {seed // SEEDS for seed in last} == set(range(len(STAGES))), "each stage draws something else"
