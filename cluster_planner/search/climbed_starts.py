@@ -40,10 +40,10 @@ TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 32_000
 time: TRIES in a part of up to MOST_IN_PARTS nodes, else TRIES_PER_NODE for each node, but at most TRIES_TIMES_NODES
 divided by the nodes.
 """
-TRIES_IN_BLOCKS = 150
+TRIES_IN_BLOCKS = 120
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING, STARVES = 12, 2, 8, 1.02
+IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING, STARVES = 12, 2, 8, 1.05
 """In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
 LAST_OF_MANY times as many were tried as before; LAST_STARVING times where the plan would be worth STARVES times as much
 if nothing were averaged: such plans gain longest.
