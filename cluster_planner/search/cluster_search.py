@@ -69,10 +69,14 @@ fastest, and the same of memory.
 FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
-GLIMPSED, GLIMPSES, PARTS_SEARCHED, HOPEFUL = 6, 60, 2, 0.6
+GLIMPSED, GLIMPSES, PARTS_SEARCHED, NEARLY = 6, 60, 2, 0.8
 """From the starts of so many parts hill climbing tries so many changes, and so many of these parts are searched. In
-larger fleets the best CLIMBED are, where they have up to FEW_NODES nodes and a start worth HOPEFUL of the best plan.
+larger fleets the best CLIMBED are, where they have up to FEW_NODES nodes and a start worth NEARLY as much as the best
+plan, this part of it.
 """
+
+HOPEFUL = 0.6
+"""Starts with stages of neighbours, and covers, are judged where they could be worth this part of the best plan."""
 
 LARGEST_PART = 0.6
 """In larger fleets no larger part is looked at: the plan of all leaves a few nodes out by itself."""
@@ -237,7 +241,7 @@ class Search:
             better, _ = self._plans_of(nodes).improved(start, GLIMPSES if few else 0, self._problem.seed + number)
             found.append((self._offer("parts", better, words, nodes), words, nodes, better))
         for worth, words, nodes, clusters in sorted(found, key=lambda one: -one[0])[: 1 if depth else PARTS_SEARCHED]:
-            if few or (len(nodes) <= FEW_NODES and worth >= HOPEFUL * self._best_objective):
+            if few or (len(nodes) <= FEW_NODES and worth >= NEARLY * self._best_objective):
                 self._search(words, nodes, clusters)
 
     def _may_gain(self, nodes: Group) -> bool:
