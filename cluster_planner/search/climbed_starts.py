@@ -35,7 +35,7 @@ SEEDS = 10_000
 CLIMBED = 2
 """The number of starts in larger fleets, and in parts of fleets."""
 
-TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 32_000
+TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 26_000
 """Where starts are halved, so many changes are tried with the last one, and half as many with all before together each
 time: TRIES in a part of up to MOST_IN_PARTS nodes, else TRIES_PER_NODE for each node, but at most TRIES_TIMES_NODES
 divided by the nodes.
