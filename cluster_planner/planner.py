@@ -143,7 +143,7 @@ def _with_spares(
     climber = WholePlans(fleet, spans, worths, names, least, few=fine)
     clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
     if clusters != best.clusters:
-        before, best = best.objective, Assembler(fleet, spans, fine, least).of_clusters(clusters)
+        before, best = best.objective, Assembler(fleet, spans, least).of_clusters(clusters)
         count = format_count(len(clusters), "cluster")
         tell(Step("spares", f"{count}, with spares taken in", best.objective, best.objective - before))
     return best, useless
@@ -219,7 +219,7 @@ def improve_plan(
     names = [name for name in fleet.names if memory_fit.holds_a_unit(name)]
     worths = PlanWorths(fleet, spans)
     climber = WholePlans(fleet, spans, worths, names, least, few=fine)
-    assembler = Assembler(fleet, spans, fine, least)
+    assembler = Assembler(fleet, spans, least)
 
     def made_of(clusters: Sequence[Cluster]) -> Candidate:
         return _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)

@@ -97,10 +97,30 @@ def plan_pipeline(
     coarse, given = spans.coarse, (averaging_per_s, least, required)
     is_coarser = len(coarse.positions) < len(spans.positions) and is_exact(len(names), len(coarse.positions))
     if is_coarser and not in_order and len(fleet.nodes) > THOROUGH_NODES:
-        rough = plan_pipeline(fleet, coarse, names, *given)
+        rough = _searched(fleet, coarse, names, *given, in_order=False)
         if rough is not None:
             fine = plan_pipeline(fleet, spans, [stage.node for stage in rough.stages], *given, in_order=True)
             return rough if fine is None else max(rough, fine, key=_worth)
+    best = _searched(fleet, spans, names, *given, in_order=in_order)
+    if best is None or required is not None:
+        return best
+    # Nodes that are left out have set the limits of the search: it may find better cuts without them.
+    used = [stage.node for stage in best.stages]
+    again = None if len(used) == len(names) else plan_pipeline(fleet, spans, used, *given, in_order=in_order)
+    return best if again is None else max(best, again, key=_worth)
+
+
+def _searched(
+    fleet: Fleet,
+    spans: SpanCosts,
+    names: Sequence[str],
+    averaging_per_s: float,
+    least: int,
+    required: str | None,
+    *,
+    in_order: bool,
+) -> Pipeline | None:
+    """Return the most valuable pipeline of one search among these nodes. The arguments are those of plan_pipeline."""
     needed = fleet.rules.required(names) | frozenset(() if required is None else (required,))
     names = names if in_order else _shortlisted(fleet, names, len(spans.positions), needed)
     group, pinned = GroupNodes(fleet, names), _pinned(fleet, names, needed)
@@ -134,14 +154,7 @@ def plan_pipeline(
             cuts |= {(solution.steps, window): None, (solution.steps, 1): None}
     ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
     found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
-    best = _best_walked(fleet, spans, found) if is_thorough else max(found, key=_worth, default=None)
-    has_order = exact and not is_thorough and len(coarse.positions) == len(spans.positions)  # which is cut finely next
-    if best is None or required is not None or len(best.stages) == len(names) or has_order:
-        return best
-    # Nodes that are left out have set the limits of the search: it may find better cuts without them.
-    used = [stage.node for stage in best.stages]
-    again = plan_pipeline(fleet, spans, used, averaging_per_s, least, in_order=in_order)
-    return best if again is None else max(best, again, key=_worth)
+    return _best_walked(fleet, spans, found) if is_thorough else max(found, key=_worth, default=None)
 
 
 def _held_to_try(

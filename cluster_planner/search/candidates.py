@@ -41,9 +41,8 @@ class Candidate:
 class Assembler:
     """An assembler works groupings out exactly, and caches the pipelines of groups that it has seen."""
 
-    def __init__(self, fleet: Fleet, spans: SpanCosts, few: SpanCosts, least: int) -> None:
-        """`few` has the same costs as `spans` on few cut positions."""
-        self._fleet, self._spans, self._few, self._least = fleet, spans, few, least
+    def __init__(self, fleet: Fleet, spans: SpanCosts, least: int) -> None:
+        self._fleet, self._spans, self._least = fleet, spans, least
         self._toured: dict[tuple[str, ...], Pipeline | None] = {}
         self._known: dict[tuple[tuple[str, ...], float], Pipeline | None] = {}
 
@@ -96,8 +95,8 @@ class Assembler:
     def _along_tour(self, group: tuple[str, ...]) -> Pipeline | None:
         if group not in self._toured:
             numbers = [self._fleet.arrays.number_of[name] for name in group]
-            tour = open_tour(self._fleet, tuple(numbers), self._few.sent_bytes)
-            self._toured[group] = fast_cuts(self._fleet, self._few, [self._fleet.names[i] for i in tour])
+            tour = open_tour(self._fleet, tuple(numbers), self._spans.coarse.sent_bytes)
+            self._toured[group] = fast_cuts(self._fleet, self._spans.coarse, [self._fleet.names[i] for i in tour])
         return self._toured[group]
 
     def of_clusters(self, clusters: Sequence[Cluster]) -> Candidate:

@@ -104,7 +104,7 @@ class Search:
         self._problem, self._tell, self._is_part = problem, tell, is_part
         self._context = SearchContext(problem, memory_fit)
         self._rules = problem.fleet.rules
-        self._assembler = Assembler(problem.fleet, spans, self._context.few, problem.least)
+        self._assembler = Assembler(problem.fleet, spans, problem.least)
         self._worths = PlanWorths(problem.fleet, spans)
         self._spans, self._memory_fit = spans, memory_fit
         self._climbers: dict[Group, WholePlans] = {}
@@ -190,7 +190,7 @@ class Search:
         """
         if len(clusters) < self._rules.min_clusters:
             return 0.0
-        worth = self._worths.of(clusters, above=HOPEFUL * self._best_objective)
+        worth = self._worths.of(clusters)
         self._starts.remember(Start(worth, clusters, self._problem.able if nodes is None else nodes))
         if worth > self._best_objective * (1 + 1e-9) and (
             (found := self._assembler.of_clusters(clusters)).objective > self._best_objective

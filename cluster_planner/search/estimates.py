@@ -31,9 +31,6 @@ from cluster_planner.search.group_pipelines import (
     over_subsets,
 )
 
-POSITIONS = 12
-"""The largest number of cut positions that estimates consider."""
-
 FINE, FINE_POSITIONS = 8, 20
 """Groups of more than EXACT nodes, of which up to FINE are estimated together, have FINE_POSITIONS cut positions."""
 

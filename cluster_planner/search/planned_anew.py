@@ -39,7 +39,7 @@ def planned_anew(
     found = []
     if starts:
         climbed, _ = climber.improved(max(starts, key=worths.of), TRIES, seed)
-        found.append(Assembler(fleet, spans, fine, least).of_clusters(climbed))
+        found.append(Assembler(fleet, spans, least).of_clusters(climbed))
     if len(fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW:
         problem = SearchProblem(fleet, costs, work, able, least, seed)
         searched = Search(problem, spans, memory_fit, unheard, is_part=True).best()

@@ -16,7 +16,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits, averaging_per_s
 from cluster_planner.search.arcs import arcs_of, open_tour
-from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
+from cluster_planner.search.estimates import FINE_POSITIONS, Estimator, Group
 from cluster_planner.search.fleet_parts import as_fleet
 from cluster_planner.search.local_search import LocalSearch, Score, Totals
 from cluster_planner.search.starting_groups import embed, group_nodes, regrouped
@@ -69,7 +69,6 @@ class SearchContext:
     def __init__(self, problem: SearchProblem, memory_fit: MemoryFit) -> None:
         self.problem = problem
         self.rules = problem.fleet.rules
-        self.few = SpanCosts(problem.costs, problem.work, POSITIONS)
         self.points = embed(problem.fleet, problem.fleet.names)
         self.finer = SpanCosts(problem.costs, problem.work, FINE_POSITIONS)
         self.fine = SpanCosts(problem.costs, problem.work, CUT_POSITIONS)
@@ -125,7 +124,7 @@ class SearchContext:
         problem = self.problem
         load = float(f"{averaging_per_s(clusters, conditions.samples_per_s, problem.work):.2g}")
         if load not in self._estimators or self._estimators[load].asked > REMEMBERED:
-            self._estimators = {load: Estimator(problem.fleet, self.few, problem.least, load, self.finer)}
+            self._estimators = {load: Estimator(problem.fleet, self.fine.coarse, problem.least, load, self.finer)}
         return self._estimators[load]
 
     def score(self, conditions: AveragingLimits, others: Totals) -> Score:

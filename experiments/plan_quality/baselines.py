@@ -13,7 +13,7 @@ from cluster_planner import Cluster, Fleet, ModelCosts, SpanCosts, Stage, Worklo
 from cluster_planner.pipeline.best_pipeline import timed
 from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.search.candidates import Assembler
-from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
+from cluster_planner.search.estimates import FINE_POSITIONS, Estimator, Group
 from cluster_planner.search.starting_groups import embed, group_nodes
 
 INDIVIDUALS = 100
@@ -95,9 +95,8 @@ def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed:
     under its objective, the result is worked out exactly by its pipelines and rings.
     """
     random = np.random.default_rng(seed)
-    few = SpanCosts(site.costs, site.work, POSITIONS)
     finer = SpanCosts(site.costs, site.work, FINE_POSITIONS)
-    estimator = Estimator(site.fleet, few, LEAST, 0.0, finer)
+    estimator = Estimator(site.fleet, site.spans.coarse, LEAST, 0.0, finer)
     nodes, began_s = len(site.fleet.nodes), time.process_time()
 
     def fitness(labels: Sequence[int]) -> float:
@@ -131,7 +130,7 @@ def genetic(site: Site, *, evaluations: int | None, seconds: float | None, seed:
             grown.append((fitness(changed), changed))
         done += len(grown)
         crowd = sorted([*crowd, max(grown)], reverse=True)[:INDIVIDUALS]
-    assembler = Assembler(site.fleet, site.spans, few, LEAST)
+    assembler = Assembler(site.fleet, site.spans, LEAST)
     named = [[tuple(site.fleet.names[i] for i in group) for group in _groups(one)] for _, one in crowd[:WORKED_OUT]]
     found = [assembler.candidate(groups) for groups in named]
     return max((one.objective for one in found if one is not None), default=0.0), done

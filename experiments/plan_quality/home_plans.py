@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster_planner import Fleet, Link, Node, Plan, SpanCosts, Spare, averaging_per_s, make_plan, validate
 from cluster_planner.search.candidates import Assembler, Candidate
-from cluster_planner.search.estimates import POSITIONS, Group
+from cluster_planner.search.estimates import Group
 from cluster_planner.search.partitions import best_partitions
 from experiments.fidelity.plans import BITS_PER_MBIT, MEMORY_BYTES, paced_job, paced_units
 from experiments.fidelity.sites import LAYERS
@@ -41,8 +41,8 @@ def with_clusters(plan: Plan, clusters: int, least_stages: int) -> Plan | None:
     works out what it finds, twice: the second time with the averaging that the first has shown.
     """
     fleet, work = plan.fleet, plan.workload
-    spans, few = SpanCosts(plan.costs, work), SpanCosts(plan.costs, work, POSITIONS)
-    assembler = Assembler(fleet, spans, few, least_stages)
+    spans = SpanCosts(plan.costs, work)
+    assembler = Assembler(fleet, spans, least_stages)
     rate = plan.predicted.samples_per_s
     best: Candidate | None = None
     for _ in range(2):

@@ -20,7 +20,7 @@ from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.predict.objective import averaging_per_s
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler, averaging_limits_of
-from cluster_planner.search.estimates import FINE_POSITIONS, POSITIONS, Estimator, Group
+from cluster_planner.search.estimates import FINE_POSITIONS, Estimator, Group
 from cluster_planner.search.starting_groups import embed
 from experiments.harness.report import Claim, Part, Table
 from experiments.plan_quality.baselines import Site
@@ -112,8 +112,8 @@ def whole_plans(site: Site, plans: int, simulations: int, seed: int) -> tuple[fl
 def groupings(site: Site, plans: int, seed: int) -> float:
     """Return the rank correlation of what groupings are estimated to be worth with what they are, worked out."""
     random, names = np.random.default_rng(seed), site.fleet.names
-    few, finer = (SpanCosts(site.costs, site.work, positions) for positions in (POSITIONS, FINE_POSITIONS))
-    assembler, conditions = Assembler(site.fleet, site.spans, few, 1), None
+    few, finer = site.spans.coarse, SpanCosts(site.costs, site.work, FINE_POSITIONS)
+    assembler, conditions = Assembler(site.fleet, site.spans, 1), None
     estimated, exact = list[float](), list[float]()
     while len(exact) < plans:
         groups = random_groups(site.fleet, _count(site, random), random)

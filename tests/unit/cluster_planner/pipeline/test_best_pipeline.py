@@ -8,7 +8,7 @@ from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
+from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, plan_pipeline, timed
 from cluster_planner.pipeline.memory_fit import largest_fitting_window
 from cluster_planner.pipeline.order_and_cuts import EXACT_ORDER_NODES
 from cluster_planner.plan import Cluster, Stage
@@ -135,3 +135,29 @@ def test_the_window_shrinks_to_the_memory(make_node: Callable[..., Node], spans:
     stages = (Stage("a", (0, 6)), Stage("b", (6, 12)))
     assert largest_fitting_window(fleet, spans, stages, 8) == 3
     assert largest_fitting_window(fleet, spans, stages, 2) == 2
+
+
+def test_in_a_large_fleet_too_a_pipeline_is_worth_no_less_than_that_of_the_nodes_that_it_uses(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+) -> None:
+    """Nodes that are left out set limits of the first search. A small model was not searched again without them."""
+    draw, spans = np.random.default_rng(0), SpanCosts(make_model(8), make_workload())
+    fleet = Fleet(
+        tuple(
+            make_node(
+                f"n{i}",
+                flops_per_s=float(draw.uniform(1e9, 3e10)),
+                memory_bytes=round(draw.uniform(1.1e8, 1.6e8)),
+                up_bytes_per_s=float(draw.choice([3e5, 2.5e6])),
+            )
+            for i in range(THOROUGH_NODES + 1)
+        )
+    )
+    for first in range(THOROUGH_NODES - 6):
+        found = plan_pipeline(fleet, spans, fleet.names[first : first + 7], 0.0, 1)
+        assert found is not None
+        used = plan_pipeline(fleet, spans, [stage.node for stage in found.stages], 0.0, 1)
+        assert used is not None
+        assert found.value >= used.value * (1 - 1e-9)

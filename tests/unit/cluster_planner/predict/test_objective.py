@@ -65,7 +65,7 @@ def test_a_plan_whose_rounds_are_all_it_does_makes_what_they_carry(
     nodes = tuple(make_node(name, flops_per_s=1e15, up_bytes_per_s=1e4) for name in "abcd")
     work = make_workload(update_every=1)
     spans = SpanCosts(make_model(8, boundary_bytes=0, boundary_gradient_bytes=0), work)
-    found = Assembler(Fleet(nodes), spans, spans, 2).candidate([("a", "b"), ("c", "d")])
+    found = Assembler(Fleet(nodes), spans, 2).candidate([("a", "b"), ("c", "d")])
     assert found is not None
     carried = averaging_limits_of(found).carried(2, work)
     assert carried == pytest.approx(found.forecast.prediction.samples_per_s)

@@ -59,7 +59,7 @@ def test_no_plan_that_waits_for_its_averaging_is_above_it(
     rates = {"flops_per_s": 1e12, "down_bytes_per_s": 1e6}
     fleet = Fleet(tuple(make_node(n, up_bytes_per_s=1e5 * (1 + i), **rates) for i, n in enumerate(names)))
     spans = SpanCosts(make_model(6), make_workload(average_every=average_every, max_lag=max_lag))
-    assembler, bound = Assembler(fleet, spans, spans, 1), best_possible(fleet, spans, range(6), 1)
+    assembler, bound = Assembler(fleet, spans, 1), best_possible(fleet, spans, range(6), 1)
     kinds = set()
     for groups in (tuple(names), ("ab", "cd", "ef"), ("abc", "def"), ("af", "be", "cd"), ("a", "b", "cdef")):
         found = assembler.candidate([tuple(group) for group in groups])

@@ -10,7 +10,7 @@ def test_each_group_becomes_a_cluster_named_by_its_rank(
     home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
     spans = SpanCosts(gpt, make_workload())
-    assembler = Assembler(home, spans, spans, 2)
+    assembler = Assembler(home, spans, 2)
     found = assembler.candidate([home.names[:3], home.names[3:]])
     assert found is not None
     assert [cluster.name for cluster in found.clusters] == ["c0", "c1"]
@@ -26,4 +26,4 @@ def test_a_group_of_too_few_nodes_makes_no_plan(
     home: Fleet, gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
     spans = SpanCosts(gpt, make_workload())
-    assert Assembler(home, spans, spans, 2).candidate([home.names[:1]]) is None
+    assert Assembler(home, spans, 2).candidate([home.names[:1]]) is None

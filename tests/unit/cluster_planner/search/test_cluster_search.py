@@ -5,7 +5,7 @@ import pytest
 from cluster_planner.inputs.constraints import Constraints
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import RegionLink
-from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
+from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.search.candidates import Assembler
@@ -30,9 +30,7 @@ def test_a_plan_of_a_larger_fleet_is_worth_no_less_than_its_regions_as_clusters(
     spans, told = SpanCosts(costs, work), list[Step]()
     problem = SearchProblem(fleet, costs, work, tuple(range(len(nodes))), 2, 0)
     best = Search(problem, spans, MemoryFit(fleet, spans, 2), told.append).best()
-    regions = Assembler(fleet, spans, spans, 2).candidate(
-        [fleet.names[: len(nodes) // 2], fleet.names[len(nodes) // 2 :]]
-    )
+    regions = Assembler(fleet, spans, 2).candidate([fleet.names[: len(nodes) // 2], fleet.names[len(nodes) // 2 :]])
     assert best is not None
     assert regions is not None
     assert best.objective >= regions.objective
@@ -64,29 +62,14 @@ def test_hill_climbing_begins_at_plans_of_different_worth(
     assert again == best
 
 
-def test_no_part_of_a_fleet_is_planned_with_fewer_clusters_than_are_demanded(make_node: Callable[..., Node]) -> None:
+def test_no_part_of_a_fleet_is_planned_with_fewer_clusters_than_are_demanded(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
     """The plan of the one fast node was taken, which by itself is worth most."""
     slow = (make_node(f"n{i}", flops_per_s=1e9, up_bytes_per_s=1e5) for i in range(7))
     nodes = (*slow, make_node("fast", flops_per_s=8e10, up_bytes_per_s=1e5))
     fleet = Fleet(nodes, constraints=Constraints(min_clusters=2))
-    unit = Unit(
-        name="u",
-        flops=1e8,
-        parameter_bytes=4 * 10**6,
-        saved_bytes=10**5,
-        boundary_bytes=10**4,
-        boundary_gradient_bytes=10**4,
-    )
-    costs = ModelCosts((unit,), "one unit")
-    work = Workload(
-        micro_batch=8,
-        update_every=1,
-        max_staleness=2,
-        average_every=64,
-        max_lag=1,
-        optimizer_state_bytes_per_parameter_byte=1.0,
-        process_bytes=10**8,
-    )
+    costs, work = make_model(1, parameter_bytes=4 * 10**6), make_workload(update_every=1, average_every=64)
     spans = SpanCosts(costs, work)
     problem = SearchProblem(fleet, costs, work, tuple(range(len(nodes))), 1, 0)
     best = Search(problem, spans, MemoryFit(fleet, spans, 1), unheard).best()

@@ -33,7 +33,7 @@ def starving(
 def climbed(problem: SearchProblem, least: float) -> tuple[PlanWorths, Assembler, list[Clusters]]:
     spans = SpanCosts(problem.costs, problem.work)
     worths = PlanWorths(problem.fleet, spans)
-    assembler = Assembler(problem.fleet, spans, spans, problem.least)
+    assembler = Assembler(problem.fleet, spans, problem.least)
     climber = WholePlans(problem.fleet, spans, worths, problem.fleet.names, problem.least)
     return worths, assembler, list(climbed_divisions(problem, assembler, climber, least))
 

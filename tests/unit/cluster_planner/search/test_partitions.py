@@ -66,7 +66,7 @@ def test_a_problem_is_divided_into_every_number_of_clusters_as_rules_allow(
     fleet = Fleet(tuple(make_node(f"n{i}") for i in range(4)), constraints=Constraints(forbid=forbid))
     costs, work = make_model(4), make_workload()
     spans, problem = SpanCosts(costs, work), SearchProblem(fleet, costs, work, (0, 1, 2, 3), 1, 0)
-    found = list(divisions(problem, Assembler(fleet, spans, spans, 1), 100.0))
+    found = list(divisions(problem, Assembler(fleet, spans, 1), 100.0))
     assert {len(groups) for groups in found} == {1, 2, 3, 4}
     together = [set(group) >= {0, 2} for groups in found for group in groups]
     assert any(together) == (not forbid)
