@@ -47,6 +47,8 @@ SHOWN = 5
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
 
+WAITING = "every cluster waits for the averaging between clusters"
+
 TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have fewer than {FEWEST_ROUNDS} rounds"
 
 
@@ -54,7 +56,7 @@ TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have 
 class Advice:
     """One line, the index of the cluster whose machine or link it is about, if any, and the change that is advised.
 
-    `bottleneck`: what this machine or link holds up, in words; None where it is about none.
+    `bottleneck`: what that machine or link holds up, in words, which helps most if it is better; None where none helps.
     """
 
     line: str
@@ -99,18 +101,18 @@ def suggestions(
     fastest = sorted(range(len(clusters)), key=lambda i: -now.clusters[i].samples_per_s)
     tried = [i for i in fastest if _may_gain(fleet, spans, clusters, forecast, i)]
     changes = [
-        (change, index)
+        (changed, words, f"{clusters[index].name}: {forecast.own_words[index]}", index)
         for index in sorted(tried if len(clusters) <= MANY else tried[:TRIED])
-        for change in _changes(fleet, clusters[index], forecast.own_limits[index])
+        for changed, words in _changes(fleet, clusters[index], forecast.own_limits[index])
     ]
     if any(limit.kind == "averaging" for limit in forecast.limits):
-        changes += _averaging_changes(fleet, spans, clusters, rings, forecast.limits)
+        changes += _averaging_changes(fleet, spans, clusters, rings, forecast)
     found = []
-    for words, (changed, index) in {words: (changed, index) for (changed, words), index in changes}.items():
+    for changed, words, holds_up, index in {change[1]: change for change in changes}.values():
         made = predict(changed, spans, clusters, rings).prediction
         if made.objective > now.objective * (1 + WORTHWHILE):
             after = (changed, spans.workload)
-            found.append(Suggestion(words, made.samples_per_s, made.objective, index, after))
+            found.append(Suggestion(words, made.samples_per_s, made.objective, index, after, holds_up))
     found += longer_hours(fleet, spans, clusters, now)
     found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
     found += shorter_forms(fleet, spans, clusters, rings, forecast)
@@ -159,13 +161,10 @@ def advise(
     waiting = next((limit.kind for limit in forecast.limits if limit.kind in KEYS), None)
     capped = waiting == "averaging" and is_round_capped(spans.workload, len(clusters), most_round)
     rest = TOO_FEW_ROUNDS if capped else ""
-    if best := suggestions(fleet, spans, clusters, rings, forecast, most_round)[:1]:
-        line, about = _line(best[0], forecast) + rest, best[0].cluster
-        if about is None or best[0].samples_per_s <= forecast.prediction.samples_per_s:
-            return Advice(line, None, best[0])
-        own = [words for _, words in _changes(fleet, clusters[about], forecast.own_limits[about])]
-        held_up = f"{clusters[about].name}: {forecast.own_words[about]}" if best[0].words in own else None
-        return Advice(line, about, best[0], held_up)
+    if found := suggestions(fleet, spans, clusters, rings, forecast, most_round):
+        best, holds_up = found[0], next((one.holds_up for one in found if one.holds_up is not None), None)
+        faster = best.samples_per_s > forecast.prediction.samples_per_s
+        return Advice(_line(best, forecast) + rest, best.cluster if faster else None, best, holds_up)
     line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1%"
     if waiting is None:
         return Advice(line)
@@ -217,10 +216,10 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: ClusterLimit) -> list[tuple[
 
 
 def _averaging_changes(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], limits: Sequence[ClusterLimit]
-) -> list[tuple[tuple[Fleet, str], int]]:
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
+) -> list[tuple[Fleet, str, str, int]]:
     """Return the changes of what averaging passes through: of each host's uplink, downlink and busiest link, and of
-    everything at the node where averaging starves.
+    everything at the node where averaging starves. Each is (fleet, words, what it holds up, cluster).
     """
     place = {(c.name, s): (stage.node, i) for i, c in enumerate(clusters) for s, stage in enumerate(c.stages)}
     out = dict.fromkeys((host_key(fleet, node) for node, _ in place.values()), 0.0)
@@ -241,15 +240,16 @@ def _averaging_changes(
     up = max(at, key=lambda one: out[host_key(fleet, one[0])] / fleet.node(one[0]).up_bytes_per_s)
     down = max(at, key=lambda one: into[host_key(fleet, one[0])] / fleet.node(one[0]).down_bytes_per_s)
     (a, of), (b, _) = max(hops, key=lambda hop: hops[hop])
-    starved = next(limit.node for limit in limits if limit.kind == "averaging")
+    starved = next(limit.node for limit in forecast.limits if limit.kind == "averaging")
     where = next(index for name, index in at if name == starved)
+    little = "has too little room"
     return [
-        (_faster(fleet, starved), where),
-        (_faster_uplink(fleet, starved), where),
-        (_faster_downlink(fleet, starved), where),
-        (_faster_uplink(fleet, up[0]), up[1]),
-        (_faster_downlink(fleet, down[0]), down[1]),
-        (_faster_link(fleet, a, b), of),
+        (*_faster(fleet, starved), forecast.prediction.bottleneck, where),
+        (*_faster_uplink(fleet, starved), f"{WAITING}, for which {starved}'s uplink {little}", where),
+        (*_faster_downlink(fleet, starved), f"{WAITING}, for which {starved}'s downlink {little}", where),
+        (*_faster_uplink(fleet, up[0]), f"{WAITING}, for which {up[0]}'s uplink {little}", up[1]),
+        (*_faster_downlink(fleet, down[0]), f"{WAITING}, for which {down[0]}'s downlink {little}", down[1]),
+        (*_faster_link(fleet, a, b), f"{WAITING}, for which the link from {a} to {b} {little}", of),
     ]
 
 

@@ -286,8 +286,9 @@ def _waits(
     if pace.joins_last is not None:
         pipe, first = pipes[pace.joins_last], int(stages.first[pace.joins_last])
         worst = int(stages.occupancy().most[first : first + len(pipe.loads)].argmax())
-        said = f"{waiting}, which {pipe.cluster.name} joins once in each of its long updates"
-        return ClusterLimit("averaging", pipe.cluster.stages[worst].node), said
+        node, of = pipe.cluster.stages[worst].node, pipe.cluster.name
+        said = f"{waiting}, which {of} joins once in each of its long updates: {node} is its slowest"
+        return ClusterLimit("averaging", node), said
     slowest = max(exchanges, key=lambda exchange: exchange.alone_s)
     shared = float(_by_pair(exchanges)[0].max()) > slowest.alone_s
     sender, _ = busiest_pair(exchanges, len(fleet.nodes))

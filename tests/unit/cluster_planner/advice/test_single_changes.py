@@ -257,3 +257,34 @@ def test_a_faster_node_is_advised_although_clusters_wait_for_rounds(
     assert advice.line.startswith("doubling c's speed would raise the fleet")
     assert advice.bottleneck is not None
     assert advice.bottleneck.startswith("c1: c's speed: ")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_limits_a_plan_is_what_helps_most_if_it_is_better(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    seed: int,
+) -> None:
+    """Where rounds were waited for, the plan named one node as its bottleneck, and advised a faster other one."""
+    draw = random.Random(seed)
+    fleet = Fleet(
+        tuple(
+            make_node(name, flops_per_s=draw.uniform(2e9, 2e10), up_bytes_per_s=draw.choice((1e5, 3e5, 1e6)))
+            for name in ("n0", "n1", "n2", "n3")
+        )
+    )
+    spans = SpanCosts(make_model(8, parameter_bytes=400_000), make_workload(average_every=draw.choice((16, 64, 128))))
+    clusters = [
+        Cluster(f"c{i}", 5, (Stage(f"n{2 * i}", (0, cut)), Stage(f"n{2 * i + 1}", (cut, 8))))
+        for i, cut in enumerate((draw.randint(3, 5), draw.randint(3, 5)))
+    ]
+    rings = make_rings(fleet, spans, clusters)
+    forecast = predict(fleet, spans, clusters, rings)
+    assert forecast.limits[0].kind == "averaging"
+    found = [one for one in suggestions(fleet, spans, clusters, rings, forecast) if one.cluster is not None]
+    assert found
+    bottleneck = advise(fleet, spans, clusters, rings, forecast).bottleneck or forecast.prediction.bottleneck
+    assert {name for name in fleet.names if name in found[0].words} & {
+        name for name in fleet.names if name in bottleneck
+    }
