@@ -9,7 +9,7 @@ the better half of few starts goes on, again and again (halving.py).
 In: plans, each with the nodes that it was made of. Out: clusters. At last cuts are tried in order (moved_cuts.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cluster_planner.predict.plan_worths import PlanWorths
@@ -35,6 +35,15 @@ SEEDS = 10_000
 CLIMBED = 2
 """The number of starts in larger fleets, and in parts of fleets."""
 
+LOOKED_AT, STARVES = 4, 1.08
+"""In fleets of up to LARGEST nodes rounds starve where one of the best LOOKED_AT starts would be worth STARVES times as
+much if nothing were averaged. It tells little there where a plan begins, and plans gain for longer.
+"""
+STARTS_STARVING, STARTS_TIMES_NODES, SHARES_STARVING = 8, 512, (0.25, 0.5, 0.5)
+"""So many starts go on there, at most STARTS_TIMES_NODES divided by the nodes, then half of them, and then a quarter,
+each time each for such a part of the tries.
+"""
+
 TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 26_000
 """Where starts are halved, so many changes are tried with the last one, and half as many with all before together each
 time: TRIES in a part of up to MOST_IN_PARTS nodes, else TRIES_PER_NODE for each node, but at most TRIES_TIMES_NODES
@@ -43,10 +52,9 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 120
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING, STARVES = 12, 2, 8, 1.05
-"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
-LAST_OF_MANY times as many were tried as before; LAST_STARVING times where the plan would be worth STARVES times as much
-if nothing were averaged: such plans gain longest.
+IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 12, 2, 3
+"""In such fleets short runs follow, from those that are left, the best first, each until so many changes for each node
+have gained nothing, until LAST_OF_MANY times as many were tried as before, or LAST_STARVING times where rounds starve.
 """
 
 
@@ -99,12 +107,16 @@ def climbed(
     else:
         many = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
         tries = (TRIES if count <= MOST_IN_PARTS else many) // (4 if is_part else 1)
-        plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED)]
-        best = best_by_halves(plans, tries, problem.seed)
-        if best:
-            best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
-            if count <= LARGEST and not is_part:
-                best = _further(problem, worths, climber, best, worth, tries)
+        is_large = MOST_IN_PARTS < count <= LARGEST and not is_part
+        if is_large and _starve(worths, starts.best(LOOKED_AT)):
+            best = _further(problem, climber, _by_stages(problem, climber, starts, tries), tries * LAST_STARVING)
+        else:
+            plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED)]
+            best = best_by_halves(plans, tries, problem.seed)
+            if best:
+                best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
+                if is_large:
+                    best = _further(problem, climber, [Start(worth, best, problem.able)], tries * LAST_OF_MANY)
     return with_moved_cuts(climber, worths, best, tries) if best else ()
 
 
@@ -119,13 +131,39 @@ def _until_idle(
     return Start(worth, clusters, problem.able)
 
 
-def _further(
-    problem: SearchProblem, worths: PlanWorths, climber: WholePlans, clusters: Clusters, worth: float, tries: int
-) -> Clusters:
-    starves = worths.at_most(clusters) > worth * STARVES
-    idle_most, most = IDLE_OF_MANY * len(problem.able), tries * (LAST_STARVING if starves else LAST_OF_MANY)
-    runs = enumerate(short_runs(climber, clusters, worth, problem.seed + CLIMBED), 1)
-    return next(now for run, (now, _, idle) in runs if idle >= idle_most or run * RUN_TRIES >= most)
+def _starve(worths: PlanWorths, starts: Sequence[Start]) -> bool:
+    """Say whether one of these would be worth STARVES times as much if nothing were averaged."""
+    return any(worths.at_most(start.clusters) > start.worth * STARVES for start in starts)
+
+
+def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, tries: int) -> list[Start]:
+    """Return what is left of the best starts, the best first."""
+    count = min(STARTS_STARVING, STARTS_TIMES_NODES // len(problem.able))
+    left = starts.best(count)
+    for stage, share in enumerate(SHARES_STARVING):
+        found = []
+        for number, start in enumerate(left[: max(1, count >> stage)]):
+            seed = problem.seed + stage * SEEDS + number
+            clusters, worth = climber.improved(start.clusters, round(share * tries), seed)
+            found.append(Start(worth, clusters, problem.able))
+        left = sorted(found, key=lambda start: -start.worth)
+    return left
+
+
+def _further(problem: SearchProblem, climber: WholePlans, left: Sequence[Start], tries: int) -> Clusters:
+    """Return the best clusters that short runs find, from one start after another, each until it is idle, until so many
+    changes have been tried.
+    """
+    idle_most, found = IDLE_OF_MANY * len(problem.able), list[Start]()
+    for start in left:
+        for clusters, worth, idle in short_runs(climber, start.clusters, start.worth, problem.seed + CLIMBED):
+            tries -= RUN_TRIES
+            if idle >= idle_most or tries <= 0:
+                found.append(Start(worth, clusters, problem.able))
+                break
+        if tries <= 0:
+            break
+    return max(found, key=lambda start: start.worth).clusters if found else ()
 
 
 def about(worth: float) -> float:

@@ -1,10 +1,11 @@
 """Each kind of spare tried in the clusters nearest to it, so that it can be said of each whether a cluster gains.
 
 Hill climbing (whole_plans.py) draws its changes, so of some spares it never tried what they would do. Here each joins
-each place of the nearest clusters, and founds a cluster with the spares nearest to it. In: clusters. Out: clusters that
-are worth as much or more, and the spares that were tried for nothing.
+each place of the nearest clusters, and founds a cluster with the spares nearest to it, or one like a near cluster. In:
+clusters. Out: clusters that are worth as much or more, and the spares that were tried for nothing.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from cluster_planner.inputs.fleet import Fleet
@@ -75,7 +76,12 @@ def _joined_by(plans: WholePlans, fleet: Fleet, now: Clusters, name: str) -> Ite
             changed = plans.replaced(now, {i: plans.made.cut_anew([*names[:place], name, *names[place:]])})
             if changed is not None:
                 yield changed
-    near = sorted(plans.spares(now), key=lambda one: (one != name, latency_s([one]), one))
+    spares = plans.spares(now)
+    for i, same_cuts in itertools.product(order[:NEAR], (True, False)):
+        cluster = plans.made.like(now[i], spares, same_cuts=same_cuts)
+        if cluster is not None and any(stage.node == name for stage in cluster.stages):
+            yield (*now, cluster)
+    near = sorted(spares, key=lambda one: (one != name, latency_s([one]), one))
     for count in range(plans.made.least, min(len(near), MOST_FOUNDERS) + 1):
         if (cluster := plans.made.planned(near[:count])) is not None:
             yield (*now, cluster)

@@ -9,14 +9,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.inputs.twins import twins_of
 from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, timed
-from cluster_planner.pipeline.common_cuts import fast_cuts
+from cluster_planner.pipeline.common_cuts import common_cuts, fast_cuts
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.plan import Cluster, Stage
+from cluster_planner.rings import best_path
 
 Pattern: TypeAlias = Cluster | None
 """A cluster that was made, of any nodes of these kinds in these places."""
@@ -32,6 +36,7 @@ class MadeClusters:
         self.twins = twins_of(fleet)
         self._with_spans: dict[tuple[tuple[int, int, int], ...], Pattern] = {}
         self._cut_anew: dict[tuple[int, ...], Pattern] = {}
+        self._in_common: dict[tuple[tuple[int, ...], ...], list[tuple[Cluster, ...]]] = {}
         self._planned: dict[tuple[int, ...], Pattern] = {}
 
     def twin(self, name: str) -> int:
@@ -54,6 +59,15 @@ class MadeClusters:
             self._cut_anew[key] = _cluster(fast_cuts(self._fleet, self._cuts, names) if allowed else None)
         return _with_names(self._cut_anew[key], names)
 
+    def in_common(self, orders: Sequence[Sequence[str]]) -> list[tuple[Cluster, ...]]:
+        """Return the ways to give the clusters of these nodes, in these orders, the same cuts."""
+        if (key := tuple(tuple(map(self.twin, names)) for names in orders)) not in self._in_common:
+            allowed = len(orders[0]) >= self.least and all(map(self.may_run, orders))
+            found = common_cuts(self._fleet, self._cuts, orders) if allowed else ()
+            self._in_common[key] = [tuple(Cluster("", one.window, one.stages) for one in way) for way in found]
+        named = (zip(way, orders, strict=True) for way in self._in_common[key])
+        return [tuple(_named(cluster, names) for cluster, names in way) for way in named]
+
     def planned(self, names: Sequence[str]) -> Cluster | None:
         """Return the best cluster of these nodes, in any order."""
         ranked = sorted(names, key=lambda name: (self.twin(name), name))
@@ -67,6 +81,32 @@ class MadeClusters:
         for name in reversed(ranked):
             alike[self.twin(name)].append(name)
         return _with_names(pattern, [alike[self.twin(stage.node)].pop() for stage in pattern.stages])
+
+    def like(self, model: Cluster, names: Sequence[str], *, same_cuts: bool) -> Cluster | None:
+        """Return the cluster that is most like another one: each of its stages is run by that one of these nodes which
+        reaches whoever runs it there soonest with what a round averages, so that rings stay within regions.
+
+        `same_cuts`: it has the cuts of the other, too; else the best ones. Where there are fewer nodes than stages, it
+        is cut anew.
+        """
+        there = [self._number_of[stage.node] for stage in model.stages]
+        here = [self._number_of[name] for name in names]
+        sent = np.array([self._spans.parameter_bytes(*stage.units) for stage in model.stages], dtype=np.float64)
+        to_s, to_rate = self._fleet.arrays.between(there, here)
+        back_s, back_rate = self._fleet.arrays.between(here, there)
+        seconds = np.maximum(to_s + sent[:, None] / to_rate, (back_s + sent / back_rate).T)
+        stages, chosen = linear_sum_assignment(seconds)
+        taken = [names[i] for i in chosen]
+        if same_cuts and len(stages) == len(there):
+            return self.of_spans(taken, [stage.units for stage in model.stages])
+        return self.cut_anew(taken)
+
+    def along_tour(self, names: Sequence[str]) -> Cluster | None:
+        """Return the cluster of these nodes, each with a stage, in an order with cheap hops."""
+        numbers = [self._number_of[name] for name in names]
+        latency_s, rates = self._fleet.arrays.between(numbers, numbers)
+        hop_bytes = float(self._spans.forward_bytes[1:-1].mean())
+        return self.cut_anew([names[i] for i in best_path((latency_s + hop_bytes / rates).tolist())])
 
     def may_run(self, names: Sequence[str]) -> bool:
         """Say whether these nodes may run stages in this order."""
@@ -100,7 +140,11 @@ def _cluster(pipeline: Pipeline | None) -> Pattern:
 
 
 def _with_names(pattern: Pattern, names: Sequence[str]) -> Cluster | None:
-    if pattern is None or all(stage.node == name for stage, name in zip(pattern.stages, names, strict=True)):
+    return None if pattern is None else _named(pattern, names)
+
+
+def _named(pattern: Cluster, names: Sequence[str]) -> Cluster:
+    if all(stage.node == name for stage, name in zip(pattern.stages, names, strict=True)):
         return pattern
     stages = (Stage(name, one.units, one.recomputes) for name, one in zip(names, pattern.stages, strict=True))
     return Cluster("", pattern.window, tuple(stages))

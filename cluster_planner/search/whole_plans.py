@@ -10,6 +10,7 @@ last plan took. This search changes stages: who runs which units. Every plan tha
     order       two neighbouring stages change places, in one cluster or in all with the same cuts, nodes and all
     leave       a node becomes spare, and the others of its cluster are cut anew; a whole cluster is dissolved
     join        a spare, or a node of another cluster, joins a cluster; spares found a cluster
+    like        a cluster of spares is founded, or a cluster is made anew, with each stage near the same one of another
     anew        a cluster's order and cuts are planned again by themselves
     together    in all clusters with the same cuts a stage moves or leaves, and all are cut anew (common_cuts.py)
 
@@ -26,7 +27,6 @@ import numpy as np
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.common_cuts import common_cuts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.made_clusters import MadeClusters
@@ -51,6 +51,9 @@ MOST_POSITIONS = 72
 
 MOST_FOUNDERS = 8
 """At most so many spares found a cluster together."""
+
+MOST_REMADE = 3
+"""At most so many clusters are made anew like another one."""
 
 DRAWS = 4
 """So many times as many changes are drawn, at most, as are tried: those that lead to a plan that is known are not."""
@@ -101,6 +104,7 @@ class WholePlans:
             (self._dissolve, 1),
             (self._found, 1),
             (self._anew, 1),
+            (self._like, 3),
             (self._together, 2),
         )
         self._changes = [change for change, _ in drawn]
@@ -290,7 +294,8 @@ class WholePlans:
         latency_s, _ = self._fleet.arrays.between([self._number_of[first]], [self._number_of[name] for name in spares])
         nearest = [spares[i] for i in np.argsort(latency_s[0], kind="stable")]
         count = int(random.integers(self.made.least, min(len(nearest), MOST_FOUNDERS) + 1))
-        cluster = self.made.planned(nearest[:count])
+        planned = self.made.planned if random.random() < 0.3 else self.made.along_tour
+        cluster = planned(nearest[:count])
         return None if cluster is None else (*now, cluster)
 
     def _anew(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
@@ -298,6 +303,19 @@ class WholePlans:
         names = [stage.node for stage in now[i].stages]
         planned = self.made.planned if random.random() < 0.3 else self.made.cut_anew
         return self.replaced(now, {i: planned(names)})
+
+    def _like(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        order, same_cuts = random.permutation(len(now)).tolist(), random.random() < 0.5
+        left_out = set(order[1 : 1 + int(random.integers(MOST_REMADE + 1))])
+        plan: Clusters = tuple(cluster for at, cluster in enumerate(now) if at not in left_out)
+        best, most, least = None, 0.0, self._worths.of(now, roughly=True) * (1 - ROUGHLY)
+        while (cluster := self.made.like(now[order[0]], self.spares(plan), same_cuts=same_cuts)) is not None:
+            plan = (*plan, cluster)
+            worth = self._worths.of(plan, roughly=True, above=least) if len(plan) >= len(now) else 0.0
+            if len(plan) > len(now) and worth <= most:
+                break
+            best, most = plan, worth
+        return best
 
     def _together(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))
@@ -308,11 +326,11 @@ class WholePlans:
         if what < 0.75:
             places.insert(int(random.integers(len(places) + 1)), moved)
         orders = [[now[at].stages[place].node for place in places] for at in alike]
-        if len(alike) < 2 or len(places) < self.made.least or not all(map(self.made.may_run, orders)):
+        if len(alike) < 2 or not places:
             return None
         ways: list[Clusters] = []
-        for made in common_cuts(self._fleet, self._cuts, orders):
-            clusters = {at: Cluster("", one.window, one.stages) for at, one in zip(alike, made, strict=True)}
+        for made in self.made.in_common(orders):
+            clusters = dict(zip(alike, made, strict=True))
             ways.append(tuple(clusters.get(at, cluster) for at, cluster in enumerate(now)))
         return max(ways, key=lambda way: self._worths.of(way, roughly=True), default=None)
 

@@ -7,7 +7,17 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster
 from cluster_planner.predict.plan_worths import PlanWorths
-from cluster_planner.search.climbed_starts import OF_EACH, SEEDS, STAGES, Start, Starts, climbed
+from cluster_planner.search.climbed_starts import (
+    CLIMBED,
+    IDLE_OF_MANY,
+    OF_EACH,
+    SEEDS,
+    STAGES,
+    STARTS_STARVING,
+    Start,
+    Starts,
+    climbed,
+)
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import MOST_IN_PARTS
 from cluster_planner.search.search_context import SearchProblem
@@ -20,12 +30,12 @@ Given = tuple[SearchProblem, SpanCosts, PlanWorths]
 @pytest.fixture
 def given(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
-) -> Callable[[int], Given]:
+) -> Callable[..., Given]:
     """Return a problem of so many nodes, each faster than the one before, its costs and what judges its plans."""
 
-    def of(count: int) -> Given:
+    def of(count: int, average_every: int = 4096) -> Given:
         fleet = Fleet(tuple(make_node(f"n{i}", flops_per_s=1e9 * (i + 1)) for i in range(count)))
-        costs, work = make_model(8), make_workload(average_every=4096)
+        costs, work = make_model(8), make_workload(average_every=average_every)
         spans = SpanCosts(costs, work)
         return SearchProblem(fleet, costs, work, tuple(range(count)), 1, 0), spans, PlanWorths(fleet, spans)
 
@@ -56,7 +66,7 @@ def test_some_plans_of_each_number_of_clusters_are_kept_and_the_best_come_first(
     assert starts.best(2) == kept[:2]
 
 
-def test_of_no_starts_nothing_is_left(given: Callable[[int], Given]) -> None:
+def test_of_no_starts_nothing_is_left(given: Callable[..., Given]) -> None:
     problem, spans, worths = given(8)
     plans = WholePlans(problem.fleet, spans, worths, problem.fleet.names, 1)
     for is_part in (False, True):
@@ -65,7 +75,7 @@ def test_of_no_starts_nothing_is_left(given: Callable[[int], Given]) -> None:
 
 @pytest.mark.parametrize(("count", "is_part"), [(8, False), (8, True), (MOST_IN_PARTS + 1, False)])
 def test_climbing_takes_in_the_nodes_that_a_start_was_made_without(
-    count: int, is_part: bool, given: Callable[[int], Given]
+    count: int, is_part: bool, given: Callable[..., Given]
 ) -> None:
     problem, spans, worths = of = given(count)
     climbers: dict[Group, WholePlans] = {}
@@ -82,7 +92,7 @@ def test_climbing_takes_in_the_nodes_that_a_start_was_made_without(
     assert len({stage.node for cluster in best for stage in cluster.stages} - {"n0", "n1"}) > 2
 
 
-def test_a_start_that_is_worth_least_may_climb_furthest(given: Callable[[int], Given]) -> None:
+def test_a_start_that_is_worth_least_may_climb_furthest(given: Callable[..., Given]) -> None:
     """The first start is the best by worth, and what climbs from it finds nothing; from the last it finds more."""
     problem, spans, worths = of = given(8)
     plans = WholePlans(problem.fleet, spans, worths, problem.fleet.names, 1)
@@ -108,3 +118,27 @@ def test_a_start_that_is_worth_least_may_climb_furthest(given: Callable[[int], G
     last = [seed for clusters, seed in asked if clusters == good.clusters]
     assert len(last) * TRIES > STAGES[-1][1], "the best goes on for longest"
     assert {seed // SEEDS for seed in last} == set(range(len(STAGES))), "each stage draws something else"
+
+
+@pytest.mark.parametrize(("average_every", "starts_of"), [(4096, CLIMBED), (16, STARTS_STARVING)])
+def test_where_rounds_starve_more_starts_of_a_larger_fleet_go_on(
+    average_every: int, starts_of: int, given: Callable[..., Given]
+) -> None:
+    problem, spans, worths = of = given(MOST_IN_PARTS + 1, average_every)
+
+    class Climber(WholePlans):
+        """Finds nothing, and says from which plans it was asked to climb."""
+
+        def improved(self, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:  # type: ignore[override]
+            asked.append(tuple(clusters))
+            return tuple(clusters), worths.of(clusters)
+
+    asked: list[Clusters] = []
+    climber, starts = Climber(problem.fleet, spans, worths, problem.fleet.names, 1), Starts()
+    for count in range(2, 12):
+        starts.remember(start_of(of, climber, *((40 - i,) for i in range(count))))
+    best = climbed(problem, worths, lambda _: climber, starts, is_part=False)
+    assert worths.of(best) >= starts.best(1)[0].worth
+    assert set(asked) == {start.clusters for start in starts.best(starts_of)}
+    last = [clusters for clusters in asked if clusters == starts.best(1)[0].clusters]
+    assert len(last) * TRIES >= IDLE_OF_MANY * len(problem.able), "the best goes on until it is idle"

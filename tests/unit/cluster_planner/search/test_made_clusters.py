@@ -1,12 +1,14 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from cluster_planner.inputs.constraints import LAST, Constraints, Pin
 from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline import best_pipeline
+from cluster_planner.pipeline import common_cuts as pipeline_cuts
 from cluster_planner.plan import Cluster
 from cluster_planner.search import made_clusters
 from cluster_planner.search.made_clusters import MadeClusters
@@ -17,6 +19,14 @@ HALVES = ((0, 4), (4, 8))
 @pytest.fixture
 def spans(make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]) -> SpanCosts:
     return SpanCosts(make_model(8), make_workload())
+
+
+@pytest.fixture
+def sites(make_node: Callable[..., Node]) -> Fleet:
+    """Three nodes in each of two places that are far from each other."""
+    nodes = tuple(make_node(f"{place}{i}", region=place) for place in "ab" for i in range(3))
+    near = (RegionLink(place, place, 1e-3, 1e8) for place in "ab")
+    return Fleet(nodes, (), (RegionLink("a", "b", 0.05, 5e5), *near))
 
 
 def names_of(cluster: Cluster | None) -> list[str]:
@@ -72,3 +82,58 @@ def test_where_nodes_are_too_few_too_small_or_in_forbidden_places_there_is_no_cl
     assert made.cut_anew(["a", "b"]) is None
     assert names_of(made.cut_anew(["b", "a"])) == ["b", "a"]
     assert names_of(made.planned(["a", "b"])) == ["b", "a"]
+
+
+@pytest.mark.parametrize("same_cuts", [True, False])
+def test_a_cluster_like_another_has_each_stage_in_the_same_place(
+    sites: Fleet, spans: SpanCosts, same_cuts: bool
+) -> None:
+    made = MadeClusters(sites, spans, spans, 1)
+    model = made.of_spans(["b0", "a0", "b1"], [(0, 1), (1, 6), (6, 8)])
+    assert model is not None
+    found = made.like(model, ["a1", "a2", "b2"], same_cuts=same_cuts)
+    assert found is not None
+    assert [stage.node[0] for stage in found.stages].count("a") == 2
+    assert found.stages[1].node in ("a1", "a2")
+    assert ([stage.units for stage in found.stages] == [stage.units for stage in model.stages]) == same_cuts
+
+
+def test_a_cluster_like_another_of_fewer_nodes_is_cut_anew(sites: Fleet, spans: SpanCosts) -> None:
+    made = MadeClusters(sites, spans, spans, 1)
+    model = made.cut_anew(["b0", "a0", "b1"])
+    assert model is not None
+    found = made.like(model, ["b2", "a1"], same_cuts=True)
+    assert sorted(names_of(found)) == ["a1", "b2"]
+    assert found is not None
+    assert found.stages[-1].units[1] == 8
+    assert made.like(model, [], same_cuts=True) is None
+    assert MadeClusters(sites, spans, spans, 3).like(model, ["b2", "a1"], same_cuts=False) is None
+
+
+def test_along_a_tour_neighbours_follow_each_other(sites: Fleet, spans: SpanCosts) -> None:
+    made = MadeClusters(sites, spans, spans, 1)
+    places = [name[0] for name in names_of(made.along_tour(["a0", "b0", "a1", "b1"]))]
+    assert places in (list("aabb"), list("bbaa"))
+
+
+def test_clusters_with_common_cuts_are_computed_once_for_equal_nodes(
+    make_node: Callable[..., Node], spans: SpanCosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet((*(make_node(f"a{i}") for i in range(3)), *(make_node(f"f{i}", flops_per_s=4e10) for i in range(3))))
+    made = MadeClusters(fleet, spans, spans, 2)
+    computed: list[object] = []
+
+    def common_cuts(*given: object) -> Iterator[tuple[best_pipeline.Pipeline, ...]]:
+        computed.append(given[2])
+        return pipeline_cuts.common_cuts(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(made_clusters, "common_cuts", common_cuts)
+    first, second = (made.in_common(orders) for orders in ([["a0", "f0"], ["a1", "f1"]], [["a2", "f1"], ["a0", "f2"]]))
+    assert len(computed) == 1
+    assert first
+    for way, other in zip(first, second, strict=True):
+        assert [names_of(cluster) for cluster in way] == [["a0", "f0"], ["a1", "f1"]]
+        assert [names_of(cluster) for cluster in other] == [["a2", "f1"], ["a0", "f2"]]
+        cuts = {tuple(stage.units for stage in cluster.stages) for cluster in (*way, *other)}
+        assert len(cuts) == 1
+    assert made.in_common([["a0"], ["a1"]]) == [], "two stages are demanded"
