@@ -52,9 +52,9 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 120
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 12, 2, 3
-"""In such fleets short runs follow, from those that are left, the best first, each until so many changes for each node
-have gained nothing, until LAST_OF_MANY times as many were tried as before, or LAST_STARVING times where rounds starve.
+IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 12, 2, 6
+"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
+LAST_OF_MANY times as many were tried as before, LAST_STARVING times where rounds starve.
 """
 
 
@@ -116,7 +116,7 @@ def climbed(
             if best:
                 best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
                 if is_large:
-                    best = _further(problem, climber, [Start(worth, best, problem.able)], tries * LAST_OF_MANY)
+                    best = _further(problem, climber, Start(worth, best, problem.able), tries * LAST_OF_MANY)
     return with_moved_cuts(climber, worths, best, tries) if best else ()
 
 
@@ -136,8 +136,8 @@ def _starve(worths: PlanWorths, starts: Sequence[Start]) -> bool:
     return any(worths.at_most(start.clusters) > start.worth * STARVES for start in starts)
 
 
-def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, tries: int) -> list[Start]:
-    """Return what is left of the best starts, the best first."""
+def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, tries: int) -> Start:
+    """Return the best that climbing finds from many starts, of which fewer go on each time."""
     count = min(STARTS_STARVING, STARTS_TIMES_NODES // len(problem.able))
     left = starts.best(count)
     for stage, share in enumerate(SHARES_STARVING):
@@ -147,23 +147,14 @@ def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, trie
             clusters, worth = climber.improved(start.clusters, round(share * tries), seed)
             found.append(Start(worth, clusters, problem.able))
         left = sorted(found, key=lambda start: -start.worth)
-    return left
+    return left[0]
 
 
-def _further(problem: SearchProblem, climber: WholePlans, left: Sequence[Start], tries: int) -> Clusters:
-    """Return the best clusters that short runs find, from one start after another, each until it is idle, until so many
-    changes have been tried.
-    """
-    idle_most, found = IDLE_OF_MANY * len(problem.able), list[Start]()
-    for start in left:
-        for clusters, worth, idle in short_runs(climber, start.clusters, start.worth, problem.seed + CLIMBED):
-            tries -= RUN_TRIES
-            if idle >= idle_most or tries <= 0:
-                found.append(Start(worth, clusters, problem.able))
-                break
-        if tries <= 0:
-            break
-    return max(found, key=lambda start: start.worth).clusters if found else ()
+def _further(problem: SearchProblem, climber: WholePlans, start: Start, tries: int) -> Clusters:
+    """Return what short runs find until they are idle, or until so many changes have been tried."""
+    idle_most = IDLE_OF_MANY * len(problem.able)
+    runs = enumerate(short_runs(climber, start.clusters, start.worth, problem.seed + CLIMBED), 1)
+    return next(now for run, (now, _, idle) in runs if idle >= idle_most or run * RUN_TRIES >= tries)
 
 
 def about(worth: float) -> float:
