@@ -6,7 +6,8 @@ goes on from many starts, some of each number of clusters, until little gains, a
 longer. In larger fleets and in parts of fleets, where each change takes longer or many searches are made,
 the better half of few starts goes on, again and again (halving.py).
 
-In: plans, each with the nodes that it was made of. Out: clusters. At last cuts are tried in order (moved_cuts.py).
+At last small moves are tried in order (small_moves.py). In: plans, each with the nodes that it was made of. Out:
+clusters.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +18,10 @@ from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import MOST_IN_PARTS
 from cluster_planner.search.halving import best_by_halves
 from cluster_planner.search.large_fleets import LARGEST
-from cluster_planner.search.moved_cuts import with_moved_cuts
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.short_runs import TRIES as RUN_TRIES
 from cluster_planner.search.short_runs import short_runs
+from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 OF_EACH = 3
@@ -56,6 +57,9 @@ IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 12, 2, 6
 """In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
 LAST_OF_MANY times as many were tried as before, LAST_STARVING times where rounds starve.
 """
+
+MOVES_TIMES_TRIES = 2
+"""At last small moves are tried in order, at most so many times as many as the changes above."""
 
 
 class Start(NamedTuple):
@@ -117,7 +121,7 @@ def climbed(
                 best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
                 if is_large:
                     best = _further(problem, climber, Start(worth, best, problem.able), tries * LAST_OF_MANY)
-    return with_moved_cuts(climber, worths, best, tries) if best else ()
+    return with_small_moves(climber, worths, best, MOVES_TIMES_TRIES * tries) if best else ()
 
 
 def _until_idle(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.plan import Cluster
 from cluster_planner.predict.plan_worths import PlanWorths
+from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import MOST_FOUNDERS, Clusters, WholePlans
 
 NEAR = 3
@@ -21,13 +22,16 @@ LOOSELY = 0.02
 trip one stage more may lower the rough worth and raise the exact one.
 """
 
+MOVES = 400
+"""So many small moves are tried, at most, after a spare has been taken in."""
+
 
 def with_spares(
     plans: WholePlans, worths: PlanWorths, fleet: Fleet, clusters: Sequence[Cluster], tries: int
 ) -> tuple[Clusters, frozenset[str]]:
     """Return the plan with every spare that makes it worth more, and the spares that were tried and do not.
 
-    Spares that are equal in all that counts are tried once. At most `tries` plans are compared.
+    Spares that are equal in all that counts are tried once. At most `tries` plans with a further spare are compared.
     """
     now: Clusters = tuple(clusters)
     worth, rough = worths.of(now), worths.of(now, roughly=True)
@@ -40,7 +44,8 @@ def with_spares(
             if (tries := tries - 1) < 0:
                 return now, frozenset(useless)
             if (better := plans.better(changed, (worth, rough), slack=LOOSELY)) is not None:
-                now, (worth, rough) = changed, better
+                now = with_small_moves(plans, worths, changed, MOVES)
+                worth, rough = worths.of(now), worths.of(now, roughly=True)
                 break
         if better is None:
             useless.update(alike)

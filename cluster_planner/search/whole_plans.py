@@ -91,7 +91,7 @@ class WholePlans:
         self._rules, self._number_of = fleet.rules, fleet.arrays.number_of
         self._signs: dict[tuple[int, tuple[Stage, ...]], int] = {}
         self._limiting: list[tuple[int, int]] = []
-        self._at_most: dict[int, float] = {}
+        self._judged: dict[int, tuple[float, float]] = {}
         drawn: Sequence[tuple[Change, float]] = (
             (partial(self._exchange, self._any_stage), 4),
             (partial(self._exchange, self._limiting_stage), 4),
@@ -129,7 +129,7 @@ class WholePlans:
         for _ in range(DRAWS * tries):
             kind = int(random.choice(len(weights), p=weights / weights.sum()))
             changed = self._changes[kind](now, random)
-            if changed is None or self._was_less(changed, worth) or not self._is_allowed(changed):
+            if changed is None or self.was_less(changed, (worth, rough)) or not self._is_allowed(changed):
                 continue
             tries -= 1
             if (better := self.better(changed, (worth, rough))) is None:
@@ -152,13 +152,19 @@ class WholePlans:
         """
         least, rough_least = now[0] * (1 + GAIN), now[1] * (1 - slack)
         about = self._worths.of(changed, roughly=True, above=rough_least)
-        exact = self._worths.of(changed, above=least) if about > rough_least else 0.0
-        self._at_most[self._sign(changed)] = max(now[0], exact)
+        if about <= rough_least:
+            self._judged[self._sign(changed)] = about, about
+            return None
+        exact = self._worths.of(changed, above=least)
+        self._judged[self._sign(changed)] = max(now[0], exact), np.inf
         return (exact, about) if exact > least else None
 
-    def _was_less(self, changed: Clusters, worth: float) -> bool:
-        """Say whether this plan, or one that differs by equal nodes only, was found to be worth no more than this."""
-        return self._at_most.get(self._sign(changed), np.inf) <= worth
+    def was_less(self, changed: Clusters, now: tuple[float, float]) -> bool:
+        """Say whether this plan, or one that differs by equal nodes only, was found to be worth no more than `now`, or
+        so much less roughly that it was not judged exactly.
+        """
+        most, about = self._judged.get(self._sign(changed), (np.inf, np.inf))
+        return most <= now[0] or about <= now[1] * (1 - ROUGHLY)
 
     def _sign(self, clusters: Clusters) -> int:
         """Return a number that is the same for plans that differ by equal nodes, and the order of clusters, only."""
@@ -188,6 +194,23 @@ class WholePlans:
                 changed[place] = self._recut(cluster, ends)
         return self.replaced(now, changed)
 
+    def with_cuts_of(self, now: Clusters, i: int, others: Sequence[int]) -> Clusters | None:
+        """Return the plan in which these clusters, which have as many stages, have the cuts of cluster i."""
+        ends = [stage.units[1] for stage in now[i].stages]
+        return self.replaced(now, {at: self._recut(now[at], ends) for at in others})
+
+    def with_exchange(self, now: Clusters, one: tuple[int, int], other: tuple[int, int]) -> Clusters | None:
+        """Return the plan in which the nodes of these (cluster, stage), of two clusters, have changed places."""
+        (i, s), (j, t) = one, other
+        a, b = now[i].stages[s].node, now[j].stages[t].node
+        return self.replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
+
+    @staticmethod
+    def aligned(now: Clusters, at: tuple[int, int], j: int) -> int:
+        """Return the number of the stage of cluster j that runs the middle unit of this (cluster, stage)."""
+        middle = sum(now[at[0]].stages[at[1]].units) // 2
+        return next(t for t, stage in enumerate(now[j].stages) if middle < stage.units[1])
+
     def _any_stage(self, now: Clusters, random: np.random.Generator) -> tuple[int, int]:
         i = int(random.integers(len(now)))
         return i, int(random.integers(len(now[i].stages)))
@@ -208,13 +231,9 @@ class WholePlans:
             t = int(random.integers(len(now[j].stages)))
             a, b = now[i].stages[s].node, now[j].stages[t].node
             return None if s == t else self.replaced(now, {i: self._with(now[i], {s: b, t: a})})
-        if random.random() < 0.7:
-            middle = sum(now[i].stages[s].units) // 2
-            t = next(at for at, stage in enumerate(now[j].stages) if middle < stage.units[1])
-        else:
-            t = int(random.integers(len(now[j].stages)))
-        a, b = now[i].stages[s].node, now[j].stages[t].node
-        return self.replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
+        aligned = random.random() < 0.7
+        t = self.aligned(now, (i, s), j) if aligned else int(random.integers(len(now[j].stages)))
+        return self.with_exchange(now, (i, s), (j, t))
 
     def _cut(self, drawn: DrawStage, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i, s = drawn(now, random)
@@ -231,9 +250,7 @@ class WholePlans:
         alike = [at for at, c in enumerate(now) if at != i and len(c.stages) == len(now[i].stages)]
         if not alike:
             return None
-        ends = [stage.units[1] for stage in now[i].stages]
-        taking = alike if everyone else [alike[int(random.integers(len(alike)))]]
-        return self.replaced(now, {at: self._recut(now[at], ends) for at in taking})
+        return self.with_cuts_of(now, i, alike if everyone else [alike[int(random.integers(len(alike)))]])
 
     def _order(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i = int(random.integers(len(now)))

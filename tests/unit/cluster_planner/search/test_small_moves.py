@@ -3,11 +3,12 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Node
+from cluster_planner.inputs.links import RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.plan_worths import PlanWorths
-from cluster_planner.search.moved_cuts import with_moved_cuts
+from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import WholePlans
 
 
@@ -34,7 +35,7 @@ def cuts_of(clusters: tuple[Cluster, ...]) -> list[list[int]]:
 def test_a_cut_far_off_goes_where_both_sides_compute_as_long(given: tuple[WholePlans, PlanWorths]) -> None:
     plans, worths = given
     start = (cluster("ab", 2, 12), cluster("cd", 11, 12))
-    found = with_moved_cuts(plans, worths, start, 500)
+    found = with_small_moves(plans, worths, start, 500)
     assert cuts_of(found) == [[6, 12], [6, 12]]
     assert worths.of(found) > worths.of(start)
 
@@ -43,7 +44,7 @@ def test_a_cut_far_off_goes_where_both_sides_compute_as_long(given: tuple[WholeP
 def test_at_the_end_no_cut_gains_by_another_unit(given: tuple[WholePlans, PlanWorths], ends: tuple[int, ...]) -> None:
     plans, worths = given
     start = (cluster("abcd", *ends),)
-    found = with_moved_cuts(plans, worths, start, 500)
+    found = with_small_moves(plans, worths, start, 500)
     assert worths.of(found) >= worths.of(start)
     for at in range(3):
         for by in (1, -1):
@@ -54,15 +55,15 @@ def test_at_the_end_no_cut_gains_by_another_unit(given: tuple[WholePlans, PlanWo
 def test_no_more_plans_are_compared_than_asked_for(given: tuple[WholePlans, PlanWorths]) -> None:
     plans, worths = given
     start = (cluster("abcd", 1, 2, 3, 12),)
-    assert with_moved_cuts(plans, worths, start, 0) == start
-    some = with_moved_cuts(plans, worths, start, 3)
-    assert worths.of(start) <= worths.of(some) < worths.of(with_moved_cuts(plans, worths, start, 500))
+    assert with_small_moves(plans, worths, start, 0) == start
+    some = with_small_moves(plans, worths, start, 3)
+    assert worths.of(start) <= worths.of(some) < worths.of(with_small_moves(plans, worths, start, 500))
 
 
 def test_a_plan_that_no_cut_betters_stays(given: tuple[WholePlans, PlanWorths]) -> None:
     plans, worths = given
     start = (cluster("ab", 6, 12), cluster("c", 12))
-    assert with_moved_cuts(plans, worths, start, 500) == start
+    assert with_small_moves(plans, worths, start, 500) == start
 
 
 def test_a_cut_that_clusters_share_moves_with_all_of_them(given: tuple[WholePlans, PlanWorths]) -> None:
@@ -74,3 +75,24 @@ def test_a_cut_that_clusters_share_moves_with_all_of_them(given: tuple[WholePlan
     assert cuts_of(together) == [[6, 12], [6, 12]]
     assert cuts_of(alone) == [[6, 12], [4, 12]]
     assert plans.with_cut_moved(two, (0, 0), 8, together=True) is None
+
+
+def test_clusters_take_each_other_s_cuts_and_nodes_change_places_within_their_stage(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """Pipelines between two places are slow: no cut helps, but that nodes of the same stage change places does."""
+    nodes = tuple(make_node(f"{place}{i}", region=place) for place in "ab" for i in range(2))
+    near = (RegionLink(place, place, 1e-3, 1e8) for place in "ab")
+    fleet = Fleet(nodes, (), (RegionLink("a", "b", 0.05, 5e5), *near))
+    costs = make_model(8, boundary_bytes=10**6, boundary_gradient_bytes=10**6)
+    spans = SpanCosts(costs, make_workload(average_every=10**6))
+    worths = PlanWorths(fleet, spans)
+    plans = WholePlans(fleet, spans, worths, fleet.names, 2)
+    made = plans.made.of_spans(["a0", "b0"], [(0, 4), (4, 8)]), plans.made.of_spans(["b1", "a1"], [(0, 3), (3, 8)])
+    start = tuple(one for one in made if one is not None)
+    assert len(start) == 2
+    found = with_small_moves(plans, worths, start, 200)
+    assert worths.of(found) > 1.2 * worths.of(start)
+    assert all(one.stages[0].node[0] == one.stages[1].node[0] for one in found), "pipelines lie within places"
+    other = cluster("ab", 4, 12), cluster("cd", 7, 12)
+    assert plans.aligned(other, (0, 1), 1) == 1
