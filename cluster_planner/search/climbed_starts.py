@@ -24,10 +24,10 @@ from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
-OF_EACH = 3
-"""So many starts of each number of clusters are kept, each worth something else."""
+OF_EACH, OF_EACH_OF_MANY = 5, 3
+"""So many starts of each number of clusters are kept, each worth something else, and climbed from in larger fleets."""
 
-STAGES = ((10, 200), (4, 600), (2, 1500))
+STAGES = ((20, 120), (6, 400), (2, 800))
 """In fleets of up to MOST_IN_PARTS nodes: how many starts go on, and from each short runs until so many changes have
 gained nothing. SEEDS separates the draws of one stage from those of the next.
 """
@@ -83,9 +83,11 @@ class Starts:
         if len(alike) > OF_EACH:
             del alike[min(alike)]
 
-    def best(self, most: int) -> list[Start]:
-        """Return so many at most, the best first."""
-        found = (start for alike in self._of.values() for start in alike.values())
+    def best(self, most: int, of_each: int = OF_EACH) -> list[Start]:
+        """Return so many at most, and so many of each number of clusters, the best first."""
+        found = list[Start]()
+        for alike in self._of.values():
+            found += sorted(alike.values(), key=lambda start: -start.worth)[:of_each]
         return sorted(found, key=lambda start: -start.worth)[:most]
 
 
@@ -112,10 +114,10 @@ def climbed(
         many = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
         tries = (TRIES if count <= MOST_IN_PARTS else many) // (4 if is_part else 1)
         is_large = MOST_IN_PARTS < count <= LARGEST and not is_part
-        if is_large and _starve(worths, starts.best(LOOKED_AT)):
+        if is_large and _starve(worths, starts.best(LOOKED_AT, OF_EACH_OF_MANY)):
             best = _further(problem, climber, _by_stages(problem, climber, starts, tries), tries * LAST_STARVING)
         else:
-            plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED)]
+            plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED, OF_EACH_OF_MANY)]
             best = best_by_halves(plans, tries, problem.seed)
             if best:
                 best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
@@ -143,7 +145,7 @@ def _starve(worths: PlanWorths, starts: Sequence[Start]) -> bool:
 def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, tries: int) -> Start:
     """Return the best that climbing finds from many starts, of which fewer go on each time."""
     count = min(STARTS_STARVING, STARTS_TIMES_NODES // len(problem.able))
-    left = starts.best(count)
+    left = starts.best(count, OF_EACH_OF_MANY)
     for stage, share in enumerate(SHARES_STARVING):
         found = []
         for number, start in enumerate(left[: max(1, count >> stage)]):
