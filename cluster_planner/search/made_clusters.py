@@ -20,7 +20,7 @@ from cluster_planner.pipeline.best_pipeline import Pipeline, plan_pipeline, time
 from cluster_planner.pipeline.common_cuts import common_cuts, fast_cuts
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.plan import Cluster, Stage
-from cluster_planner.rings import best_path
+from cluster_planner.search.arcs import open_tour
 
 Pattern: TypeAlias = Cluster | None
 """A cluster that was made, of any nodes of these kinds in these places."""
@@ -103,10 +103,8 @@ class MadeClusters:
 
     def along_tour(self, names: Sequence[str]) -> Cluster | None:
         """Return the cluster of these nodes, each with a stage, in an order with cheap hops."""
-        numbers = [self._number_of[name] for name in names]
-        latency_s, rates = self._fleet.arrays.between(numbers, numbers)
-        hop_bytes = float(self._spans.forward_bytes[1:-1].mean())
-        return self.cut_anew([names[i] for i in best_path((latency_s + hop_bytes / rates).tolist())])
+        tour = open_tour(self._fleet, tuple(self._number_of[name] for name in names), self._cuts.sent_bytes)
+        return self.cut_anew([self._fleet.names[i] for i in tour])
 
     def may_run(self, names: Sequence[str]) -> bool:
         """Say whether these nodes may run stages in this order."""

@@ -116,6 +116,19 @@ def test_along_a_tour_neighbours_follow_each_other(sites: Fleet, spans: SpanCost
     assert places in (list("aabb"), list("bbaa"))
 
 
+def test_a_model_of_one_unit_has_clusters_of_one_node_only(
+    sites: Fleet, make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """It has no cut, so that no hop has a size: what that was on average was no number, with a warning of NumPy's."""
+    spans = SpanCosts(make_model(1), make_workload())
+    made = MadeClusters(sites, spans, spans, 1)
+    assert names_of(made.along_tour(["a0"])) == ["a0"]
+    assert made.along_tour(["a0", "a1"]) is None
+    model = made.cut_anew(["a0"])
+    assert model is not None
+    assert names_of(made.like(model, ["b0", "a1", "b1"], same_cuts=True)) == ["a1"]
+
+
 def test_clusters_with_common_cuts_are_computed_once_for_equal_nodes(
     make_node: Callable[..., Node], spans: SpanCosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
