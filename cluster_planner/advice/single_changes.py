@@ -163,6 +163,8 @@ def advise(
     rest = TOO_FEW_ROUNDS if capped else ""
     if found := suggestions(fleet, spans, clusters, rings, forecast, most_round):
         best, holds_up = found[0], next((one.holds_up for one in found if one.holds_up is not None), None)
+        if waiting == "averaging" and best.holds_up is None and holds_up and not holds_up.startswith(WAITING):
+            holds_up = f"{WAITING}; after that, {holds_up}"
         faster = best.samples_per_s > forecast.prediction.samples_per_s
         return Advice(_line(best, forecast) + rest, best.cluster if faster else None, best, holds_up)
     line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1%"
@@ -196,7 +198,7 @@ def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forec
 
 def _changes(fleet: Fleet, cluster: Cluster, limit: ClusterLimit) -> list[tuple[Fleet, str]]:
     node = fleet.node(limit.node)
-    if limit.kind == "compute":
+    if limit.kind in ("compute", "flush"):
         return [_faster(fleet, node.name)]
     if limit.kind == "uplink":
         return [_faster_uplink(fleet, node.name)]
@@ -211,7 +213,7 @@ def _changes(fleet: Fleet, cluster: Cluster, limit: ClusterLimit) -> list[tuple[
             return []
         slowest = max(hops, key=lambda link: link.latency_s)
         words = f"halving the latency between {slowest.a} and {slowest.b}"
-        return [(with_link(fleet, slowest.a, slowest.b, latency=0.5), words)]
+        return [(with_link(fleet, slowest.a, slowest.b, latency=0.5), words), _faster(fleet, node.name)]
     return []
 
 

@@ -329,10 +329,10 @@ def _stages(
 def _words(limit: ClusterLimit, bottleneck: float, period: float, pipe: PipelineTimes) -> str:
     each = f"{_time(bottleneck)} per micro-batch"
     if limit.kind == "flush":
-        return f"the flush at each update: its slowest stage is idle {1 - bottleneck / period:.0%} of the time"
+        return f"the flush at each update: {limit.node}, the slowest, is idle {1 - bottleneck / period:.0%} of the time"
     if limit.kind == "round trip":
         trip = f"the round trip of {_time(pipe.round_trip_s)}"
-        return f"{trip}, with {pipe.cluster.window} micro-batches in flight at most"
+        return f"{trip}, with {pipe.cluster.window} micro-batches in flight at most; {limit.node} is its slowest"
     if limit.kind == "link":
         return f"the link from {limit.node} to {limit.peer}: {each}"
     if limit.kind == "data":

@@ -55,11 +55,11 @@ def test_the_weakest_part_is_named(
     assert "with the same cuts" in text
 
 
-def test_a_long_round_trip_asks_for_latency_or_staleness(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+def test_a_long_round_trip_asks_for_latency_or_speed(make_node: Callable[..., Node], spans: SpanCosts) -> None:
     fast = Fleet((make_node("a", flops_per_s=1e15), make_node("b", flops_per_s=1e15)))
     assert "halving the latency between a and b" in advice_for(fast, spans, window=1)
     slow = Fleet((make_node("a", host="h"), make_node("b", host="h")))
-    assert "max_staleness" in advice_for(slow, spans, window=1)
+    assert "doubling a's speed" in advice_for(slow, spans, window=1)
 
 
 def test_balanced_stages_get_no_false_hope(make_node: Callable[..., Node], spans: SpanCosts) -> None:
@@ -259,14 +259,17 @@ def test_a_faster_node_is_advised_although_clusters_wait_for_rounds(
     assert advice.bottleneck.startswith("c1: c's speed: ")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 35])
 def test_what_limits_a_plan_is_what_helps_most_if_it_is_better(
     make_node: Callable[..., Node],
     make_model: Callable[..., ModelCosts],
     make_workload: Callable[..., Workload],
     seed: int,
 ) -> None:
-    """Where rounds were waited for, the plan named one node as its bottleneck, and advised a faster other one."""
+    """Where rounds were waited for, the plan named one node as its bottleneck, and advised a faster other one.
+
+    A node that would gain a little (seed 35) is not all that limits it where another setting of the job gains most.
+    """
     draw = random.Random(seed)
     fleet = Fleet(
         tuple(
@@ -284,7 +287,29 @@ def test_what_limits_a_plan_is_what_helps_most_if_it_is_better(
     assert forecast.limits[0].kind == "averaging"
     found = [one for one in suggestions(fleet, spans, clusters, rings, forecast) if one.cluster is not None]
     assert found
-    bottleneck = advise(fleet, spans, clusters, rings, forecast).bottleneck or forecast.prediction.bottleneck
+    advice = advise(fleet, spans, clusters, rings, forecast)
+    bottleneck = advice.bottleneck or forecast.prediction.bottleneck
+    assert advice.change == found[0] or bottleneck.startswith("every cluster waits for the averaging")
     assert {name for name in fleet.names if name in found[0].words} & {
         name for name in fleet.names if name in bottleneck
     }
+
+
+@pytest.mark.parametrize("limit", ["flush", "round trip"])
+def test_a_faster_node_is_advised_where_a_cluster_waits_for_itself(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    limit: str,
+) -> None:
+    """It was not tried: nodes whose speed would have gained 29 % and 50 % were advised nowhere."""
+    fleet = Fleet((make_node("a"), make_node("b", flops_per_s=5e9)))
+    work: dict[str, object] = {"schedule": "1f1b", "max_staleness": 0} if limit == "flush" else {}
+    window = 2 if limit == "flush" else 1
+    spans = SpanCosts(make_model(8), make_workload(**work))
+    clusters = [Cluster("c0", window, (Stage("a", (0, 4)), Stage("b", (4, 8))))]
+    forecast = predict(fleet, spans, clusters, ())
+    assert [(one.kind, one.node) for one in forecast.limits] == [(limit, "b")]
+    found = [one for one in suggestions(fleet, spans, clusters, (), forecast) if one.cluster is not None]
+    assert found[0].words == "doubling b's speed"
+    assert "b" in (advise(fleet, spans, clusters, (), forecast).bottleneck or "").replace(",", " ").split()
