@@ -77,6 +77,8 @@ def _draw_small(plan: Plan, path: Path) -> None:
     links = slowest_links(plan, FEW_LINKS)
     told = "; ".join(link.replace(" ", "\N{NO-BREAK SPACE}") for link in links)
     below = [LEGEND, f"slowest links in use: {told}"] if links else [LEGEND]
+    if plan.spares:
+        below.append(f"spare: {listed([spare.node for spare in plan.spares])}")
     narrowest = min(end - start for cluster in plan.clusters for start, end in (s.units for s in cluster.stages))
     longest = max(len(names[stage.node]) for cluster in plan.clusters for stage in cluster.stages)
     # The narrowest stage can hold its words.
@@ -105,8 +107,7 @@ def _draw_small(plan: Plan, path: Path) -> None:
     axes.text(0.0, lowest, "\n".join(below), ha="left", va="top", fontsize=8, color="#444444")
     axes.set_ylim(bottom, 0.78)
     axes.axis("off")
-    spare = f" · spare: {listed([spare.node for spare in plan.spares])}" if plan.spares else ""
-    axes.set_title(_title(plan) + spare, loc="left", fontsize=12)
+    axes.set_title(_title(plan), loc="left", fontsize=12)
     save(figure, path)
 
 

@@ -36,6 +36,27 @@ def test_a_plans_picture_says_what_its_figures_count(
         assert any(word in text for text in drawn), word
 
 
+def test_spares_with_long_names_stand_in_lines_that_fit(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stood in the title, of one line, which the picture of few clusters cut off."""
+    nodes = tuple(replace(plan.fleet.nodes[0], name=f"us-east-worker-{i:03}") for i in range(60))
+    spares = tuple(Spare(node.name, "no cluster gains") for node in nodes)
+    many = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes, *nodes)), spares=(*plan.spares, *spares))
+    checked: list[Path] = []
+
+    def check(figure: Figure, path: Path) -> None:
+        axes = figure.axes[0]
+        told = [line for text in axes.texts for line in text.get_text().split("\n")]
+        assert any(line.startswith("spare: ") for line in told)
+        assert "spare" not in axes.get_title(loc="left")
+        checked.append(path)
+
+    monkeypatch.setattr(plan_pictures, "save", check)
+    draw_plan(many, tmp_path / "plan.png")
+    assert checked
+
+
 def test_dollar_signs_of_a_region_are_no_formula(tmp_path: Path) -> None:
     """`$$`, and what is no formula between two of them, were a traceback once plan.yaml had been written."""
     plan = home_plan(32, 4, 0)
