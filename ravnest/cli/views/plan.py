@@ -276,9 +276,13 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
     return table
 
 
+def _hours_of(plan: Plan, cluster: Cluster) -> int:
+    return common_hours(plan.fleet.node(stage.node).hours for stage in cluster.stages)
+
+
 def _hours(plan: Plan, cluster: Cluster) -> str:
     """Returns the hours at which all nodes of the cluster are available, in words; empty if they always are."""
-    hours = common_hours(plan.fleet.node(stage.node).hours for stage in cluster.stages)
+    hours = _hours_of(plan, cluster)
     return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
 
 
@@ -317,6 +321,19 @@ def _worth(plan: Plan) -> str:
     )
 
 
+def _never_at_once(plan: Plan) -> str:
+    """Returns that the clusters never train all at once, and what those of one hour make at most; empty if they do."""
+    hours = [_hours_of(plan, cluster) for cluster in plan.clusters]
+    if common_hours(hours):
+        return ""
+    rates = [one.samples_per_s for one in plan.predicted.clusters]
+    most = max(
+        sum(rate for rate, there in zip(rates, hours, strict=True) if there >> hour & 1)
+        for hour in range(ALL_DAY.bit_length())
+    )
+    return f" of all clusters, which are never there at once: those of one hour make up to {format_rate(most)}"
+
+
 def _is_stale(plan: Plan) -> bool:
     """Says whether a gradient of this plan may be stale."""
     return plan.workload.max_staleness > 0 and any(len(c.stages) > 1 and c.window > 1 for c in plan.clusters)
@@ -337,14 +354,14 @@ def _fleet_table(plan: Plan) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("predicted", f"[bold]{format_rate(predicted.samples_per_s)} samples/s[/bold]")
+    table.add_row("predicted", f"[bold]{format_rate(predicted.samples_per_s)} samples/s[/bold]{_never_at_once(plan)}")
     table.add_row("worth", _worth(plan))
     if predicted.best_possible is not None:
         table.add_row("bound", _bound(predicted.objective, predicted.best_possible))
     if len(plan.clusters) > 1:
         round_samples = plan.workload.round_samples(len(plan.clusters))
         round_words = (
-            f"{duration(predicted.averaging_s)} a round of {plan.workload.average_every:,} samples on idle links;"
+            f"{duration(predicted.averaging_s)} a round of {round(round_samples):,} samples on idle links;"
             f" one every {duration(round_samples / predicted.samples_per_s)} in training"
         )
         table.add_row("averaging", round_words)
