@@ -147,6 +147,8 @@ def prepare_plan(
     extent = check_of(check)
     if min_stages < 1:
         raise InvalidInput(f"must be 1 or more, not {min_stages}", key="min_stages")
+    if 1 < (most := len(fleet.nodes)) < min_stages:
+        raise InvalidInput(f"must be at most the number of nodes, {most}, not {min_stages}", key="min_stages")
     job_path = job.file
     if job.mode != "planned":
         hint = "ravnest collaborate start"
@@ -184,6 +186,8 @@ def prepare_plan(
             live = _checked(job, data, batch, extent, (step, part), heard)
         opened |= read | live.files
         found = replace(live.found, warnings=tuple(said))
+        if memory is not None and live.may_be_kept:  # also for a plan that is refused or interrupted
+            memory.keep(mark, found, opened)
     step(f"planning for {format_count(len(fleet.nodes), 'node')}")
     costs, work = found.costs.with_traffic(fleet.flops_per_byte), workload(job, found.reading_s, data.workers)
     check_warmup(job, job_path, most_samples(job, fleet, costs, work), at_least)
@@ -216,10 +220,7 @@ def prepare_plan(
     tried = _tried(plan, job, data, extent, found, live, step)
     found = replace(found, tried=(*found.tried, *tried))
     if memory is not None:
-        if live is None:
-            memory.add_tried(mark, tried)
-        elif live.may_be_kept:
-            memory.keep(mark, found, opened)
+        memory.add_tried(mark, tried)
     so_far(plan, UNADVISED)
     if budget is not None:
         budget.first(plan)

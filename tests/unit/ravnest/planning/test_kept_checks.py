@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_planner import Fleet, ModelCosts, Node, Unit
+from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan, Unit
 from ravnest.job.config import load_job
 from ravnest.planning.kept_checks import CheckedModel, KeptChecks, mark_of, noting_files
 from ravnest.planning.prepare_plan import prepare_plan
@@ -104,3 +104,16 @@ def test_planning_again_does_not_capture_again(tmp_path: Path, monkeypatch: pyte
     assert [captured for captured, _ in told] == [True, False, True]
     assert told[0][1] == told[1][1] == told[2][1] != []
     assert plans[0] == plans[1] == plans[2]
+
+
+def test_a_check_is_kept_where_the_fleet_is_refused_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAVNEST_CACHE", str(tmp_path))
+    job, speeds = load_job(JOB), {"flops_per_s": 1e9, "up_bytes_per_s": 1e6, "down_bytes_per_s": 1e6}
+    steps: list[str] = []
+    small, large = (Fleet((Node(name="a", memory_bytes=size, **speeds),)) for size in (1000, 10**9))  # type: ignore[arg-type]
+    with pytest.raises(NoFeasiblePlan):
+        prepare_plan(small, job, check="none", step=steps.append)
+    assert any(step.startswith("capturing") for step in steps)
+    steps.clear()
+    prepare_plan(large, job, check="none", step=steps.append)
+    assert not any(step.startswith("capturing") for step in steps)

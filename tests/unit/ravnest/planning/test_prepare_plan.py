@@ -9,6 +9,7 @@ import pytest
 
 from cluster_planner import Fleet, ModelCosts, Node, NoFeasiblePlan, Plan, validate
 from ravnest.cli.views.plan_explained import of_staleness
+from ravnest.errors import InvalidInput
 from ravnest.job.config import StopConfig, load_job
 from ravnest.planning import prepare_plan as planning
 from ravnest.planning.searching_on import Budget
@@ -132,6 +133,16 @@ def test_units_cost_what_they_move_where_the_fleet_s_figure_says_so(monkeypatch:
     plain, weighted = heard
     assert weighted == plain.with_traffic(25.0)
     assert all(unit.moved_bytes > 0 for unit in plain.units)
+
+
+def test_more_stages_than_nodes_are_refused_before_anything_is_loaded() -> None:
+    steps: list[str] = []
+    nodes = tuple(
+        Node(name=name, flops_per_s=1e9, memory_bytes=10**9, up_bytes_per_s=1e6, down_bytes_per_s=1e6) for name in "ab"
+    )
+    with pytest.raises(InvalidInput, match="must be at most the number of nodes, 2, not 3") as caught:
+        planning.prepare_plan(Fleet(nodes), load_job(JOB), min_stages=3, step=steps.append)
+    assert (caught.value.key, steps) == ("min_stages", [])
 
 
 def test_a_model_in_one_piece_that_does_not_fit_is_told_what_keeps_it_so(tmp_path: Path) -> None:
