@@ -72,6 +72,7 @@ def lr_ratio(schedule: ScheduleConfig, update: int, total_updates: int | None) -
             raise InvalidInput(
                 f"{warmup} warm-up updates leave none to decay over: a cluster is expected to make {total_updates}",
                 key="optimizer.schedule.warmup_updates",
+                hint="fewer of them, or a later `stop`",
             )
     if update < warmup:
         return (update + 1) / warmup
