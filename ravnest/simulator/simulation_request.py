@@ -121,9 +121,8 @@ def default_length(
                 affordable = max(affordable, min(int(rounds), _LONGER * affordable))
             if affordable < wanted:
                 few = max(affordable, tried)
-                reason = (
-                    f"that is {few / wanted:.2g} of {end}, as far as some {most_events / 1e6:g} million events reach"
-                )
+                share = f"{100 * few / wanted:.3g}%"
+                reason = f"that is {share} of {end}, as far as some {most_events / 1e6:g} million events reach"
                 return SimulationLength(few, None, f"{reason}; --samples or --hours goes on")
             break
         tried *= _LONGER

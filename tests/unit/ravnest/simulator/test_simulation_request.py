@@ -40,7 +40,9 @@ def test_it_is_no_farther_than_the_events_reach() -> None:
     found = until({"samples": 10**9}, most_events=200_000)
     assert found.samples is not None
     assert found.seconds is None
-    assert "of the job's own end (1,000,000,000 samples), as far as some 0.2 million events reach" in found.reason
+    share = f"{100 * found.samples / 10**9:.3g}%"
+    end = "the job's own end (1,000,000,000 samples)"
+    assert f"that is {share} of {end}, as far as some 0.2 million events reach" in found.reason
     made = simulate(home_plan(), samples=found.samples)
     assert made.events == pytest.approx(200_000, rel=0.2)
     assert until({"samples": 10**9}, most_events=200_000) == found
