@@ -4,7 +4,7 @@ A start that is worth little may climb furthest: of few clusters and nodes, it t
 plan that is worth more often is one that no change betters. So in fleets of up to MOST_IN_PARTS nodes hill climbing
 goes on from many starts, some of each number of clusters, until little gains, and from the best of what comes out for
 longer. In larger fleets and in parts of fleets, where each change takes longer or many searches are made,
-the better half of few starts goes on, again and again (halving.py).
+the better half of few starts goes on, again and again (halving.py); where rounds starve in a larger fleet, many do.
 
 At last small moves are tried in order (small_moves.py). In: plans, each with the nodes that it was made of. Out:
 clusters.

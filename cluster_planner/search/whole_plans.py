@@ -67,10 +67,7 @@ DrawStage = Callable[[Clusters, np.random.Generator], tuple[int, int]]
 
 
 class WholePlans:
-    """Hill climbing over the plans of one fleet, model and workload.
-
-    `allows` says whether nodes may form a cluster; `needed` names nodes that have to run a stage.
-    """
+    """Hill climbing over the plans of one fleet, model and workload."""
 
     def __init__(
         self,
