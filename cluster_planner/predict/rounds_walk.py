@@ -9,6 +9,11 @@ update by update, by the rules of a run (ring_allreduce/rounds/owner.py, ravnest
 are not walked: an update takes a cluster its usual time, and the first stage is at its end `delay_s` after the last
 one. What a round takes of links that pipelines fill is not seen here (steady_state.py).
 
+Which rhythm they settle into may depend on whether a round is known just before or just after an update ends, and no
+prediction is exact to that. So it is walked twice, once with rounds that count from the next update on where they open
+in the last part (LATE) of one, and the slower rhythm is what is predicted: else a search finds the plans that are
+predicted too fast.
+
 In: each cluster's times, and a round's. Out: samples/s. tests/unit/ravnest/simulator/test_rounds_starved.py holds it to
 the simulator.
 """
@@ -23,6 +28,9 @@ CONTROL_S = 0.005
 
 ROUNDS = 48
 """So many rounds are walked; the first quarter of them does not count."""
+
+LATE = 0.1
+"""What opens in this last part of an update may be known before it ends, or not."""
 
 MOST_UPDATES = 4000
 """A walk ends after so many updates of all clusters together."""
@@ -57,8 +65,8 @@ _UPDATED, _TOLD, _COMMITTED = range(3)
 
 
 class _Walk:
-    def __init__(self, clusters: Sequence[ClusterTimes], rules: RoundRules) -> None:
-        self._clusters, self._rules = clusters, rules
+    def __init__(self, clusters: Sequence[ClusterTimes], rules: RoundRules, late: float) -> None:
+        self._clusters, self._rules, self._late = clusters, rules, late
         count = len(clusters)
         self._events = [(one.update_s * (1 + (i + 0.5) / count), _UPDATED, i) for i, one in enumerate(clusters)]
         heapify(self._events)
@@ -92,7 +100,7 @@ class _Walk:
         times = self._clusters[cluster]
         heappush(self._events, (at_s + times.delay_s + CONTROL_S, _TOLD, cluster))
         due = self._given[cluster] + 1
-        if len(self._opened_s) >= due and self._opened_s[due - 1] <= at_s:
+        if len(self._opened_s) >= due and self._opened_s[due - 1] <= at_s - self._late * times.update_s:
             if due - self._rules.max_lag > self._committed:
                 self._waits_s[cluster] = at_s
                 return
@@ -132,7 +140,12 @@ def walked_samples_per_s(clusters: tuple[ClusterTimes, ...], rules: RoundRules) 
     """Return the samples/s of the fleet, or None where too few rounds were walked to say. Results are cached, since
     many of the plans that a search compares differ in nothing that counts here.
     """
-    walk = _Walk(clusters, rules)
+    found = [_made(clusters, rules, late) for late in (0.0, LATE)]
+    return min((made for made in found if made is not None), default=None)
+
+
+def _made(clusters: tuple[ClusterTimes, ...], rules: RoundRules, late: float) -> float | None:
+    walk = _Walk(clusters, rules, late)
     walk.go()
     first = len(walk.marks) // 4
     if len(walk.marks) - first < 4:
