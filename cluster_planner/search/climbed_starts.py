@@ -24,10 +24,10 @@ from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
-OF_EACH, OF_EACH_OF_MANY = 5, 3
+OF_EACH, OF_EACH_OF_MANY = 4, 3
 """So many starts of each number of clusters are kept, each worth something else, and climbed from in larger fleets."""
 
-STAGES = ((20, 120), (6, 400), (2, 800))
+STAGES = ((16, 150), (5, 400), (2, 800))
 """In fleets of up to MOST_IN_PARTS nodes: how many starts go on, and from each short runs until so many changes have
 gained nothing. SEEDS separates the draws of one stage from those of the next.
 """
@@ -53,7 +53,7 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 120
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 12, 2, 6
+IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 24, 2, 8
 """In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
 LAST_OF_MANY times as many were tried as before, LAST_STARVING times where rounds starve.
 """

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
@@ -89,6 +88,9 @@ class MadeClusters:
         `same_cuts`: it has the cuts of the other, too; else the best ones. Where there are fewer nodes than stages, it
         is cut anew.
         """
+        # Imported here, since only planning needs scipy (as in ring_timing/shares.py).
+        from scipy.optimize import linear_sum_assignment
+
         there = [self._number_of[stage.node] for stage in model.stages]
         here = [self._number_of[name] for name in names]
         sent = np.array([self._spans.parameter_bytes(*stage.units) for stage in model.stages], dtype=np.float64)

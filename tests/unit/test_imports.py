@@ -100,6 +100,7 @@ FENCES: Mapping[str, tuple[str, ...]] = {
         "experiments/experts/learning.py",
     ),
     "scipy": (
+        "cluster_planner/search/made_clusters.py",
         "cluster_planner/search/starting_groups.py",
         "ring_timing/shares.py",
         "ravnest/collaboration/averaging_plan.py",

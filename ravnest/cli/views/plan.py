@@ -16,7 +16,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner import (
-    ALL_DAY,
     DEFAULT_LATENCY_S,
     DEFAULT_REGION_LATENCY_S,
     Cluster,
@@ -27,12 +26,10 @@ from cluster_planner import (
     assumed_links,
     better_single_node,
     capped_links,
-    common_hours,
     format_count,
     format_rate,
-    hours_to,
-    part_of_day,
 )
+from ravnest.cli.views.plan_hours import hours_there, never_at_once
 from ravnest.formatting import duration, listed, size
 from ravnest.pipeline import stage_name
 
@@ -236,7 +233,7 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
     """Returns the table of one cluster; with `wide` it names the first and the last unit of each stage."""
     title = (
         f"[bold]{escape(cluster.name)}[/bold]: {format_rate(predicted.samples_per_s)} samples/s, "
-        f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{_hours(plan, cluster)}"
+        f"window {cluster.window}, round trip {duration(predicted.round_trip_s)}{hours_there(plan, cluster)}"
     )
     table = Table(
         title=title,
@@ -276,16 +273,6 @@ def _cluster_table(plan: Plan, cluster: Cluster, predicted: ClusterPrediction, *
     return table
 
 
-def _hours_of(plan: Plan, cluster: Cluster) -> int:
-    return common_hours(plan.fleet.node(stage.node).hours for stage in cluster.stages)
-
-
-def _hours(plan: Plan, cluster: Cluster) -> str:
-    """Returns the hours at which all nodes of the cluster are available, in words; empty if they always are."""
-    hours = _hours_of(plan, cluster)
-    return "" if hours == ALL_DAY else f", there {hours_to(hours)} UTC: {part_of_day(hours):.0%} of the day"
-
-
 def _span_words(plan: Plan, start: int, end: int) -> str:
     first, last = plan.costs.units[start].name, plan.costs.units[end - 1].name
     return first if first == last else f"{first} … {last}"
@@ -306,7 +293,7 @@ def _rings_table(plan: Plan) -> Table:
 
 def _worth(plan: Plan) -> str:
     """Returns how much the samples of the plan count, and which effects are assumed to cost the rest."""
-    predicted, away = plan.predicted, any(_hours(plan, cluster) for cluster in plan.clusters)
+    predicted, away = plan.predicted, any(hours_there(plan, cluster) for cluster in plan.clusters)
     costs = [
         *(["staleness"] if _is_stale(plan) else []),
         *(["rarer averaging"] if len(plan.clusters) > 1 else []),
@@ -319,19 +306,6 @@ def _worth(plan: Plan) -> str:
         f"{format_rate(predicted.objective)}: its samples/s, less {1 - predicted.efficiency:.0%} that {listed}"
         f" {'is' if len(costs) == 1 else 'are'} assumed to cost, beside one synchronous cluster"
     )
-
-
-def _never_at_once(plan: Plan) -> str:
-    """Returns that the clusters never train all at once, and what those of one hour make at most; empty if they do."""
-    hours = [_hours_of(plan, cluster) for cluster in plan.clusters]
-    if common_hours(hours):
-        return ""
-    rates = [one.samples_per_s for one in plan.predicted.clusters]
-    most = max(
-        sum(rate for rate, there in zip(rates, hours, strict=True) if there >> hour & 1)
-        for hour in range(ALL_DAY.bit_length())
-    )
-    return f" of all clusters, which are never there at once: those of one hour make up to {format_rate(most)}"
 
 
 def _is_stale(plan: Plan) -> bool:
@@ -354,7 +328,7 @@ def _fleet_table(plan: Plan) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("predicted", f"[bold]{format_rate(predicted.samples_per_s)} samples/s[/bold]{_never_at_once(plan)}")
+    table.add_row("predicted", f"[bold]{format_rate(predicted.samples_per_s)} samples/s[/bold]{never_at_once(plan)}")
     table.add_row("worth", _worth(plan))
     if predicted.best_possible is not None:
         table.add_row("bound", _bound(predicted.objective, predicted.best_possible))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner import Plan, SingleNodePlan, Spare, Stage, format_rate, hours_from
+from cluster_planner import Plan, SingleNodePlan, Spare, Stage, format_rate
 from ravnest.cli.views.plan import alone_words, plan_document, show_plan, whole_models
 
 
@@ -46,23 +46,6 @@ def test_a_round_is_told_with_the_samples_that_it_has(plan: Plan) -> None:
     least = round(short.workload.round_samples(len(plan.clusters)))
     assert least > 1
     assert f"500 ms a round of {least} samples on idle links" in shown(short)
-
-
-def test_clusters_that_are_never_there_at_once_are_told_with_the_most_of_one_hour(plan: Plan) -> None:
-    assert "at once" not in shown(plan)
-    assert "at once" not in shown(with_hours(plan, "0-12", "8-24"))
-    fastest = max(one.samples_per_s for one in plan.predicted.clusters)
-    of_one_hour = f"those of one hour make up to {format_rate(fastest)}"
-    said = f"predicted   160 samples/s of all clusters, which are never there at once: {of_one_hour}"
-    assert said in shown(with_hours(plan, "0-12", "12-24"))
-
-
-def with_hours(plan: Plan, *several: str) -> Plan:
-    """`plan` with these hours of the first node of each cluster."""
-    first = [cluster.stages[0].node for cluster in plan.clusters]
-    hours = dict(zip(first, map(hours_from, several), strict=True))
-    nodes = tuple(replace(node, hours=hours.get(node.name, node.hours)) for node in plan.fleet.nodes)
-    return replace(plan, fleet=replace(plan.fleet, nodes=nodes))
 
 
 def test_a_long_name_goes_on_in_the_next_line_and_cuts_no_column_off(plan: Plan) -> None:
