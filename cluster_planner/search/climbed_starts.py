@@ -42,7 +42,7 @@ much if nothing were averaged. It tells little there where a plan begins, and pl
 """
 STARTS_STARVING, STARTS_TIMES_NODES, SHARES_STARVING = 8, 512, (0.25, 0.5, 0.5)
 """So many starts go on there, at most STARTS_TIMES_NODES divided by the nodes, then half of them, and then a quarter,
-each time each for such a part of the tries.
+each time each for such a part of the tries. The last one goes on for as many times the tries as there were starts.
 """
 
 TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 26_000
@@ -53,9 +53,9 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 120
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY, LAST_STARVING = 24, 2, 8
+IDLE_OF_MANY, LAST_OF_MANY = 24, 2
 """In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
-LAST_OF_MANY times as many were tried as before, LAST_STARVING times where rounds starve.
+LAST_OF_MANY times as many were tried as before.
 """
 
 MOVES_TIMES_TRIES = 2
@@ -115,7 +115,8 @@ def climbed(
         tries = (TRIES if count <= MOST_IN_PARTS else many) // (4 if is_part else 1)
         is_large = MOST_IN_PARTS < count <= LARGEST and not is_part
         if is_large and _starve(worths, starts.best(LOOKED_AT, OF_EACH_OF_MANY)):
-            best = _further(problem, climber, _by_stages(problem, climber, starts, tries), tries * LAST_STARVING)
+            number = min(STARTS_STARVING, STARTS_TIMES_NODES // count)
+            best = _further(problem, climber, _by_stages(problem, climber, starts, number, tries), tries * number)
         else:
             plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED, OF_EACH_OF_MANY)]
             best = best_by_halves(plans, tries, problem.seed)
@@ -142,9 +143,8 @@ def _starve(worths: PlanWorths, starts: Sequence[Start]) -> bool:
     return any(worths.at_most(start.clusters) > start.worth * STARVES for start in starts)
 
 
-def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, tries: int) -> Start:
+def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, count: int, tries: int) -> Start:
     """Return the best that climbing finds from many starts, of which fewer go on each time."""
-    count = min(STARTS_STARVING, STARTS_TIMES_NODES // len(problem.able))
     left = starts.best(count, OF_EACH_OF_MANY)
     for stage, share in enumerate(SHARES_STARVING):
         found = []

@@ -22,8 +22,8 @@ LOOSELY = 0.02
 trip one stage more may lower the rough worth and raise the exact one.
 """
 
-MOVES = 400
-"""So many small moves are tried, at most, after a spare has been taken in."""
+MOVES, MOVES_TIMES_NODES = 400, 26_000
+"""So many small moves are tried, at most, after a spare has been taken in, or the second divided by the nodes."""
 
 
 def with_spares(
@@ -36,7 +36,7 @@ def with_spares(
     now: Clusters = tuple(clusters)
     worth, rough = worths.of(now), worths.of(now, roughly=True)
     kinds = _kinds(fleet, plans.spares(now))
-    useless: set[str] = set()
+    useless, moves = set[str](), min(MOVES, MOVES_TIMES_NODES // len(fleet.nodes))
     while kinds:
         alike = kinds.pop(0)
         better: tuple[float, float] | None = None
@@ -44,7 +44,7 @@ def with_spares(
             if (tries := tries - 1) < 0:
                 return now, frozenset(useless)
             if (better := plans.better(changed, (worth, rough), slack=LOOSELY)) is not None:
-                now = with_small_moves(plans, worths, changed, MOVES)
+                now = with_small_moves(plans, worths, changed, moves)
                 worth, rough = worths.of(now), worths.of(now, roughly=True)
                 break
         if better is None:
