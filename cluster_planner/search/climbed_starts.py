@@ -50,7 +50,7 @@ TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 26_000
 time: TRIES in a part of up to MOST_IN_PARTS nodes, else TRIES_PER_NODE for each node, but at most TRIES_TIMES_NODES
 divided by the nodes.
 """
-TRIES_IN_BLOCKS = 120
+TRIES_IN_BLOCKS = 60
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
 IDLE_OF_MANY, LAST_OF_MANY = 24, 2
@@ -59,7 +59,9 @@ LAST_OF_MANY times as many were tried as before.
 """
 
 MOVES_TIMES_TRIES = 2
-"""At last small moves are tried in order, at most so many times as many as the changes above."""
+"""At last small moves are tried in order, at most so many times as many as the changes above; in fleets of more than
+LARGEST nodes as many.
+"""
 
 
 class Start(NamedTuple):
@@ -124,7 +126,8 @@ def climbed(
                 best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
                 if is_large:
                     best = _further(problem, climber, Start(worth, best, problem.able), tries * LAST_OF_MANY)
-    return with_small_moves(climber, worths, best, MOVES_TIMES_TRIES * tries) if best else ()
+    moves = tries * (MOVES_TIMES_TRIES if count <= LARGEST else 1)
+    return with_small_moves(climber, worths, best, moves) if best else ()
 
 
 def _until_idle(
