@@ -53,7 +53,7 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 60
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY = 24, 2
+IDLE_OF_MANY, LAST_OF_MANY = 24, 1
 """In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
 LAST_OF_MANY times as many were tried as before.
 """
