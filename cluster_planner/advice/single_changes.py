@@ -33,7 +33,7 @@ from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline, timed
 from cluster_planner.plan import Cluster, Plan, Prediction, Ring
 from cluster_planner.predict.objective import averaging_factor, averaging_per_s, staleness_factor
-from cluster_planner.predict.prediction import ClusterLimit, Forecast, predict
+from cluster_planner.predict.prediction import WAITS_FOR_ROUNDS, ClusterLimit, Forecast, predict
 from cluster_planner.predict.stage_times import host_key
 from cluster_planner.rings import ring_traffic
 
@@ -47,7 +47,7 @@ SHOWN = 5
 
 MEMORY_FACTORS = (1.25, 1.5, 2.0)
 
-WAITING = "every cluster waits for the averaging between clusters"
+WAITING = f"every cluster {WAITS_FOR_ROUNDS}"
 
 TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have fewer than {FEWEST_ROUNDS} rounds"
 

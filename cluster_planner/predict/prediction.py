@@ -42,6 +42,9 @@ that is where a gain is to be had.
 """
 
 
+WAITS_FOR_ROUNDS = "waits for the averaging between clusters"
+
+
 @dataclass(frozen=True)
 class ClusterLimit:
     """What limits a cluster: "compute", "data", "uplink", "downlink", "link", "round trip", "flush" or "averaging".
@@ -278,22 +281,21 @@ def _waits(
     """Return what all clusters wait for, and in words, or None where none waits."""
     if not pace.waits:
         return None
-    waiting = "waits for the averaging between clusters"
     nodes = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
     if pace.waits_at is not None:
         node = nodes[pace.waits_at]
-        return ClusterLimit("averaging", node), f"{waiting}, for which {node}'s links have too little room"
+        return ClusterLimit("averaging", node), f"{WAITS_FOR_ROUNDS}, for which {node}'s links have too little room"
     if pace.joins_last is not None:
         pipe, first = pipes[pace.joins_last], int(stages.first[pace.joins_last])
         worst = int(stages.occupancy().most[first : first + len(pipe.loads)].argmax())
         node, of = pipe.cluster.stages[worst].node, pipe.cluster.name
-        said = f"{waiting}, which {of} joins once in each of its long updates: {node} is its slowest"
+        said = f"{WAITS_FOR_ROUNDS}, which {of} joins once in each of its long updates: {node} is its slowest"
         return ClusterLimit("averaging", node), said
     slowest = max(exchanges, key=lambda exchange: exchange.alone_s)
     shared = float(_by_pair(exchanges)[0].max()) > slowest.alone_s
     sender, _ = busiest_pair(exchanges, len(fleet.nodes))
     node = fleet.nodes[sender].name if shared else slowest.slowest
-    return ClusterLimit("averaging", node), f"{waiting}, slowest from {node}"
+    return ClusterLimit("averaging", node), f"{WAITS_FOR_ROUNDS}, slowest from {node}"
 
 
 def _limit(spans: SpanCosts, pipe: PipelineTimes, occupied: Occupancy, first: int, period_s: float) -> ClusterLimit:

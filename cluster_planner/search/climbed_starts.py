@@ -53,9 +53,9 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 60
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, LAST_OF_MANY = 24, 1
-"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
-LAST_OF_MANY times as many were tried as before.
+IDLE_OF_MANY = 24
+"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or, where
+rounds do not starve, until as many were tried as before.
 """
 
 MOVES_TIMES_TRIES = 2
@@ -125,7 +125,7 @@ def climbed(
             if best:
                 best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
                 if is_large:
-                    best = _further(problem, climber, Start(worth, best, problem.able), tries * LAST_OF_MANY)
+                    best = _further(problem, climber, Start(worth, best, problem.able), tries)
     moves = tries * (MOVES_TIMES_TRIES if count <= LARGEST else 1)
     return with_small_moves(climber, worths, best, moves) if best else ()
 

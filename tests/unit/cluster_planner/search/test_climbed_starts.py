@@ -10,7 +10,6 @@ from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.climbed_starts import (
     CLIMBED,
     IDLE_OF_MANY,
-    LAST_OF_MANY,
     OF_EACH,
     SEEDS,
     STAGES,
@@ -143,5 +142,5 @@ def test_where_rounds_starve_more_starts_of_a_larger_fleet_go_on(
     assert worths.of(best) >= starts.best(1)[0].worth
     assert set(asked) == {start.clusters for start in starts.best(starts_of)}
     last = [clusters for clusters in asked if clusters == starts.best(1)[0].clusters]
-    until = IDLE_OF_MANY if starts_of == STARTS_STARVING else LAST_OF_MANY * TRIES_PER_NODE
+    until = IDLE_OF_MANY if starts_of == STARTS_STARVING else TRIES_PER_NODE
     assert len(last) * TRIES >= until * len(problem.able), "the best goes on until it is idle, or for so many changes"
