@@ -38,15 +38,19 @@ def harmless(text: str) -> str:
     return "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
-MOST_LISTED = 6
-"""Of more names than this only the first and the last are written."""
+TWICE_FORWARD = "twice forward: the stage keeps no activations, and runs each forward again before its backward"
+"""What is said of stages that recompute."""
+
+
+MOST_LISTED, FIRST_LISTED = 6, 3
+"""Of more names than MOST_LISTED only the first are written, FIRST_LISTED of them."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a, b, c`, or `n01 … n42 (42 nodes)` where they are many."""
+    """`a`, `a, b, c`, or `a, b, c and 39 more` where they are many."""
     if len(names) <= MOST_LISTED:
         return ", ".join(names)
-    return f"{names[0]} … {names[-1]} ({len(names)} nodes)"
+    return f"{', '.join(names[:FIRST_LISTED])} and {len(names) - FIRST_LISTED} more"
 
 
 def size(count: float) -> str:

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from cluster_planner import Cluster, ClusterPrediction, Plan, format_count, format_rate, region_places
-from ravnest.formatting import listed
+from ravnest.formatting import TWICE_FORWARD, listed
 from ravnest.pictures import blank, save
 
 _ROW, _BOX = 1.0, 0.66  # a cluster's row, and the height of its boxes
@@ -30,11 +30,11 @@ _NAME_IN, _WORDS_IN = 0.1, 0.06  # the width of a character in a node's name, an
 _LINE = 0.11  # the height of a line below the rows
 
 LEGEND = (
-    "busy: the part of the time that the stage computes, sends or receives, whichever takes longest; waiting for"
-    " averaging is not in it.\n"
-    "memory: what the stage needs, of what its node lends. ring: the stages that average these units."
+    "busy: the part of the time that the stage computes, sends or receives, whichever takes longest{}.\n"
+    "memory: what the stage needs, of what its node lends.{}"
 )
-
+WITHOUT_WAITING = "; waiting for averaging is not in it"
+RING = " ring: the stages that average these units."
 
 FEW_STAGES = 24
 """A plan of more stages is drawn without words in its boxes."""
@@ -58,6 +58,7 @@ LARGE_LEGEND = (
     " whichever takes longest;\nwaiting for averaging is not in it. Left to right: the model's units, to scale."
     " Red on the map: the slowest links."
 )
+HATCHED = f"\nHatched: {TWICE_FORWARD}."
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
@@ -69,6 +70,18 @@ def draw_plan(plan: Plan, path: Path) -> None:
         _draw_small(plan, path)
 
 
+def _recomputes(plan: Plan) -> bool:
+    """Say whether a stage of the plan recomputes."""
+    return any(stage.recomputes for cluster in plan.clusters for stage in cluster.stages)
+
+
+def _legend(plan: Plan) -> str:
+    """Return what the words in the boxes of a small plan mean, as far as it has them."""
+    several = len(plan.clusters) > 1
+    twice = f"\n{TWICE_FORWARD}." if _recomputes(plan) else ""
+    return LEGEND.format(WITHOUT_WAITING if several else "", (RING if several else "") + twice)
+
+
 def _draw_small(plan: Plan, path: Path) -> None:
     """Draw each stage with its words, each ring as a band across the clusters, and the slowest links in words."""
     clusters, units = len(plan.clusters), len(plan.costs.units)
@@ -76,7 +89,7 @@ def _draw_small(plan: Plan, path: Path) -> None:
     regions = len({node.region for node in plan.fleet.nodes}) > 1
     links = slowest_links(plan, FEW_LINKS)
     told = "; ".join(link.replace(" ", "\N{NO-BREAK SPACE}") for link in links)
-    below = [LEGEND, f"slowest links in use: {told}"] if links else [LEGEND]
+    below = [_legend(plan), *([f"slowest links in use: {told}"] if links else [])]
     if plan.spares:
         below.append(f"spare: {listed([spare.node for spare in plan.spares])}")
     narrowest = min(end - start for cluster in plan.clusters for start, end in (s.units for s in cluster.stages))
@@ -87,7 +100,8 @@ def _draw_small(plan: Plan, path: Path) -> None:
     lowest = -(clusters - 1) * _ROW - 0.62
     bottom = lowest - _LINE * len(below)
     figure, axes = blank(width_in=width_in, height_in=1.3 * (0.78 - bottom) + 0.5)
-    _draw_rings(axes, plan)
+    if clusters > 1:
+        _draw_rings(axes, plan)
     for row, (cluster, predicted) in enumerate(zip(plan.clusters, plan.predicted.clusters, strict=True)):
         middle = -row * _ROW
         axes.text(-0.02 * units, middle, cluster.name, ha="right", va="center", weight="bold", fontsize=11)
@@ -97,7 +111,9 @@ def _draw_small(plan: Plan, path: Path) -> None:
             busy = predicted.busy(costs, plan.workload.micro_batch)
             node = plan.fleet.node(stage.node)
             memory = (costs.memory_bytes + node.beyond_bytes) / node.memory_bytes
-            words = [f"units [{stage.units[0]}, {stage.units[1]})", f"busy {busy:.0%}", f"memory {memory:.0%}"]
+            words = [f"units [{stage.units[0]}, {stage.units[1]})"]
+            figures = [f"busy {busy:.0%}", f"memory {memory:.0%}"]
+            words += ["twice forward", ", ".join(figures)] if stage.recomputes else figures
             box_in = width_in / 1.26 * (stage.units[1] - stage.units[0]) / units
             if regions:
                 words.insert(0, _shortened(node.region or "no region", int(box_in / _WORDS_IN)))
@@ -191,7 +207,8 @@ def _draw_large(plan: Plan, path: Path) -> None:
         if rest:
             axes.text(0.03, top - 0.4 * row, rest, va="center", fontsize=8, style="italic", color="#444444")
             top -= row
-    axes.text(0.0, top - 0.01, LARGE_LEGEND, va="top", fontsize=8, color="#444444")
+    legend = LARGE_LEGEND + (HATCHED if _recomputes(plan) else "")
+    axes.text(0.0, top - 0.01, legend, va="top", fontsize=8, color="#444444")
     low, top, beside = top - 0.07, 1.0, 1.13 * units
     places = region_places(plan.fleet, [region for region in colors if region is not None])
     if len(places) > 1:
@@ -299,7 +316,8 @@ def _draw_row(
         corner, width = (start + 0.03, top - height), end - start - 0.06
         axes.add_patch(Rectangle(corner, width, height, facecolor=color, alpha=0.35, linewidth=0))
         axes.add_patch(Rectangle(corner, width, height * busy, facecolor=color, alpha=0.75, linewidth=0))
-        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor="#444444", linewidth=0.6))
+        hatch = "////" if stage.recomputes else None
+        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor="#444444", linewidth=0.6, hatch=hatch))
         # About so many characters of 6 points go into the box.
         name, room = _shortened(names[stage.node]), 1.35 * 100 * width / (1.6 * units)
         if len(name) <= room:

@@ -292,10 +292,25 @@ def _waits(
         said = f"{WAITS_FOR_ROUNDS}, which {of} joins once in each of its long updates: {node} is its slowest"
         return ClusterLimit("averaging", node), said
     slowest = max(exchanges, key=lambda exchange: exchange.alone_s)
-    shared = float(_by_pair(exchanges)[0].max()) > slowest.alone_s
-    sender, _ = busiest_pair(exchanges, len(fleet.nodes))
-    node = fleet.nodes[sender].name if shared else slowest.slowest
-    return ClusterLimit("averaging", node), f"{WAITS_FOR_ROUNDS}, slowest from {node}"
+    if float(_by_pair(exchanges)[0].max()) > slowest.alone_s:  # rings share the link of a pair
+        sender, receiver = (fleet.names[at] for at in busiest_pair(exchanges, len(fleet.nodes)))
+        return ClusterLimit("averaging", sender), f"{WAITS_FOR_ROUNDS}, {_longest_sending(sender, receiver)}"
+    senders, receivers = np.divmod(slowest.pairs, len(fleet.nodes))
+    if slowest.way_s > slowest.sending_s + slowest.stalls_s:
+        far = int(slowest.latency_s.argmax())
+        a, b = fleet.names[senders[far]], fleet.names[receivers[far]]
+        said = f"in which the latencies on the way around a ring take longest, above all that from {a} to {b}"
+        return ClusterLimit("averaging", slowest.slowest), f"{WAITS_FOR_ROUNDS}, {said}"
+    own = np.where(senders == fleet.arrays.number_of[slowest.slowest], slowest.taken_s, -1.0)
+    receiver = fleet.names[receivers[int(own.argmax())]]
+    return (
+        ClusterLimit("averaging", slowest.slowest),
+        f"{WAITS_FOR_ROUNDS}, {_longest_sending(slowest.slowest, receiver)}",
+    )
+
+
+def _longest_sending(sender: str, receiver: str) -> str:
+    return f"in which {sender} takes longest to send its part to {receiver}"
 
 
 def _limit(spans: SpanCosts, pipe: PipelineTimes, occupied: Occupancy, first: int, period_s: float) -> ClusterLimit:

@@ -49,7 +49,7 @@ class LabCluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "COLUMNS": "200",
+            "COLUMNS": "1000",
         }
         self._lab = Lab(program, dict.fromkeys(site.names, (FAST_MBPS, FAST_MBPS)), FAST_ONE_WAY_S)
         self._running: list[subprocess.Popen[Any]] = []

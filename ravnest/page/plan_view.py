@@ -17,6 +17,7 @@ def plan_document(given: Plan, now: Plan) -> dict[str, object]:
                 "node": stage.node,
                 "region": now.fleet.node(stage.node).region,
                 "units": list(stage.units),
+                "recomputes": stage.recomputes,
                 "parameter_bytes": spans.parameter_bytes(*stage.units),
                 "memory_bytes": figures.memory_bytes + now.fleet.node(stage.node).beyond_bytes,
                 "has_bytes": now.fleet.node(stage.node).memory_bytes,

@@ -41,7 +41,7 @@ LONG: dict[str, object] = {
 def environment() -> dict[str, str]:
     """A command's environment: the packages are those of this working tree, wherever the command runs."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200", "PYTHONPATH": path}
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "1000", "PYTHONPATH": path}
 
 
 def ravnest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

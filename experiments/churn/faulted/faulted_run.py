@@ -57,7 +57,7 @@ class FaultedRun:
     def start(self, *, resume: bool = False) -> None:
         """Start the driver."""
         site = self.machines.site
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "1000", "PYTHONUNBUFFERED": "1"}
         environment["FAULTS_SITE"] = str(site.number)
         more = ["--resume"] if resume else []
         with self._log.open("ab") as log:

@@ -30,7 +30,7 @@ from cluster_planner import (
     format_rate,
 )
 from ravnest.cli.views.plan_hours import hours_there, never_at_once
-from ravnest.formatting import duration, listed, size
+from ravnest.formatting import TWICE_FORWARD, duration, listed, size
 from ravnest.pipeline import stage_name
 
 _WIDE = 110
@@ -65,7 +65,8 @@ def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None
     else:
         _show_stages(plan, console)
     for names, reason in spares_by_reason(plan):
-        console.print(f"spare: [bold]{escape(listed(names))}[/bold], {escape(reason)}", highlight=False)
+        why = reason if len(names) == 1 else f"of each: {reason}"
+        console.print(f"spare: [bold]{escape(listed(names))}[/bold], {escape(why)}", highlight=False)
     for spare in plan.spares:
         if spare.shadows:
             followed = ", ".join(stage_name(*of) for of in spare.shadows)
@@ -98,9 +99,11 @@ def _show_stages(plan: Plan, console: Console) -> None:
 
 def legend(plan: Plan) -> str:
     """Returns what the columns of a cluster's table mean."""
+    recomputes = any(stage.recomputes for cluster in plan.clusters for stage in cluster.stages)
+    twice = f". {TWICE_FORWARD}" if recomputes else ""
     if len(plan.clusters) > 1:
-        return LEGEND.format(", averaging included", " a stage's parts works; waiting for averaging is no work")
-    return LEGEND.format("", " a stage's parts works")
+        return LEGEND.format(", averaging included", " a stage's parts works; waiting for averaging is no work") + twice
+    return LEGEND.format("", " a stage's parts works") + twice
 
 
 def _show_summary(plan: Plan, console: Console) -> None:

@@ -3,7 +3,7 @@
 In: words. Out: tables and texts of rich, or what a console prints. Lines are broken here, between words, because a
 terminal breaks them anywhere, and rich breaks paths that are to be copied. Where a console leads to a pipe or a file,
 a sentence is one line, however long, and a table is as wide as it needs to be, so that programs find what they look
-for.
+for. Who sets COLUMNS in the environment asks for lines of that width there, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PIPED_WIDTH = 200
 
 def console(*, soft_wrap: bool = False, **options: Any) -> Console:
     """Returns a console of rich with its `options`. `soft_wrap`: what is printed on a terminal is broken by that alone;
-    elsewhere no sentence is broken, and no line ends with blanks."""
+    elsewhere no sentence is broken, unless the environment has COLUMNS, and no line ends with blanks."""
     made = Console(soft_wrap=soft_wrap, **options)
     if made.is_terminal:
         return made
-    width = None if os.environ.get("COLUMNS", "").isdigit() else PIPED_WIDTH
+    has_width = os.environ.get("COLUMNS", "").isdigit()
     options["file"] = cast("TextIO", _WithoutTrailingBlanks(made.file))
-    return Console(soft_wrap=True, width=width, **options)
+    return Console(soft_wrap=soft_wrap or not has_width, width=None if has_width else PIPED_WIDTH, **options)
 
 
 class _WithoutTrailingBlanks:

@@ -8,6 +8,7 @@ from matplotlib.image import imread
 from cluster_planner import Plan, Spare
 from experiments.scale.fleets import home_plan
 from ravnest import plan_pictures
+from ravnest.formatting import TWICE_FORWARD
 from ravnest.plan_pictures import SLOWEST_LINKS, draw_plan, slowest_links
 
 
@@ -210,3 +211,49 @@ def test_slow_links_are_red_on_the_map_and_regions_with_a_colour_are_drawn(
     told = {text.split(" of ")[1].split(",")[0] for text in drawn if "more cluster" in text}
     assert len(coloured) == 10
     assert told <= coloured
+
+
+def texts_of(plan: Plan, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    drawn: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            plan_pictures, "save", lambda figure, path: drawn.extend(text.get_text() for text in figure.axes[0].texts)
+        )
+        draw_plan(plan, path)
+    return drawn
+
+
+def recomputing(plan: Plan) -> Plan:
+    """The plan in which the first stage of each cluster recomputes."""
+    return replace(
+        plan,
+        clusters=tuple(
+            replace(cluster, stages=(replace(cluster.stages[0], recomputes=True), *cluster.stages[1:]))
+            for cluster in plan.clusters
+        ),
+    )
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_picture_says_which_stages_run_forward_twice(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    given = home_plan(32, 4, 0) if large else plan
+    assert not any("twice" in text for text in texts_of(given, tmp_path / "plan.png", monkeypatch))
+    drawn = texts_of(recomputing(given), tmp_path / "plan.png", monkeypatch)
+    assert sum("\ntwice forward\n" in text for text in drawn) == (0 if large else len(plan.clusters))
+    assert any(TWICE_FORWARD in " ".join(text.split()) for text in drawn)
+
+
+def test_one_cluster_has_no_ring(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {cluster.name for cluster in plan.clusters[:1]}
+    alone = tuple(
+        replace(ring, members=tuple(one for one in ring.members if one[0] in names))
+        for ring in plan.rings
+        if any(one[0] in names for one in ring.members)
+    )
+    predicted = replace(plan.predicted, clusters=plan.predicted.clusters[:1])
+    one = replace(plan, clusters=plan.clusters[:1], rings=alone, predicted=predicted)
+    assert any("ring" in text for text in texts_of(plan, tmp_path / "plan.png", monkeypatch))
+    drawn = texts_of(one, tmp_path / "plan.png", monkeypatch)
+    assert not any("ring" in text or "averaging" in text for text in drawn)

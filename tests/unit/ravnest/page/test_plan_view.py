@@ -12,6 +12,7 @@ def test_each_stage_has_its_place_and_its_load() -> None:
     assert [cluster["name"] for cluster in clusters] == [cluster.name for cluster in PLAN.clusters]
     for shown, cluster in zip(clusters, PLAN.clusters, strict=True):
         assert [stage["node"] for stage in shown["stages"]] == [stage.node for stage in cluster.stages]
+        assert [stage["recomputes"] for stage in shown["stages"]] == [stage.recomputes for stage in cluster.stages]
         assert max(stage["busy"] for stage in shown["stages"]) == 1.0
         assert all(0 < stage["memory_bytes"] <= stage["has_bytes"] for stage in shown["stages"])
     assert document["spares"] == [{"node": spare.node, "reason": spare.reason} for spare in PLAN.spares]

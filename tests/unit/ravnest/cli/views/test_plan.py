@@ -37,8 +37,17 @@ def test_spares_for_the_same_reason_are_one_line(plan: Plan) -> None:
     out = StringIO()
     show_plan(replace(plan, spares=(*many[:1], *plan.spares, *many[1:])), Console(file=out, width=110))
     lines = [line for line in out.getvalue().splitlines() if line.startswith("spare: ")]
-    assert lines[0] == "spare: g00 … g41 (42 nodes), no cluster gains"
+    assert lines[0] == "spare: g00, g01, g02 and 39 more, of each: no cluster gains"
     assert len(lines) == 1 + len(plan.spares)
+
+
+def test_a_stage_that_recomputes_is_told_with_what_that_means(plan: Plan) -> None:
+    assert "twice forward" not in shown(plan)
+    first = plan.clusters[0]
+    stages = (replace(first.stages[0], recomputes=True), *first.stages[1:])
+    text = shown(replace(plan, clusters=(replace(first, stages=stages), *plan.clusters[1:])))
+    assert ") twice forward" in text
+    assert "twice forward: the stage keeps no activations" in " ".join(text.split())
 
 
 def test_a_round_is_told_with_the_samples_that_it_has(plan: Plan) -> None:
@@ -100,7 +109,7 @@ def test_machines_that_hold_the_whole_model_are_named_with_what_it_means(plan: P
     assert f"{desk} and {tower} each hold the whole model" in str(whole_models(two))
     lone = with_lone_stages(plan, 0).clusters[0]
     many = replace(plan, clusters=(*plan.clusters, *(replace(lone, name=f"x{i}") for i in range(20))))
-    assert str(whole_models(many)).startswith(f"{desk} … {desk} (20 nodes) each hold the whole model")
+    assert str(whole_models(many)).startswith(f"{desk}, {desk}, {desk} and 17 more each hold the whole model")
 
 
 def test_the_sentence_stands_under_the_plan(plan: Plan) -> None:

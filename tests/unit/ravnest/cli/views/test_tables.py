@@ -43,6 +43,11 @@ def test_what_goes_to_a_pipe_is_not_broken_at_80_columns(soft_wrap: bool, monkey
 
 def test_columns_of_the_environment_and_a_terminal_have_their_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "70")
-    assert console(file=StringIO()).width == 70
+    out = StringIO()
+    piped = console(file=out)
+    assert piped.width == 70
+    piped.print("a sentence of many words; " * 8, highlight=False)
+    assert 60 < max(map(len, out.getvalue().splitlines())) <= 70
+    assert console(file=StringIO(), soft_wrap=True).soft_wrap
     on_terminal = console(file=StringIO(), force_terminal=True)
     assert (on_terminal.width, on_terminal.soft_wrap) == (70, False)
