@@ -201,13 +201,14 @@ def improve_plan(
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
     exhausted: Callable[[int], None] = lambda changes: None,
+    hurries: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """Return a plan of the same fleet, model and workload that is worth as much or more.
 
     Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
     `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
-    LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those are. The other
-    arguments are those of `make_plan`.
+    LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those are. Its spares are
+    tried one by one at the end, unless it `hurries`. The other arguments are those of `make_plan`.
 
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
     plan has more of both, and a change that gains by that judgement may gain nothing.
@@ -235,9 +236,11 @@ def improve_plan(
             break
     if best is first:
         return plan
-    clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
-    joined = made_of(clusters)
-    best, useless = (best, frozenset()) if joined.objective < best.objective else (joined, useless)
+    useless = frozenset[str]()
+    if not hurries():
+        clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
+        joined = made_of(clusters)
+        best, useless = (best, frozenset()) if joined.objective < best.objective else (joined, useless)
     changed = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)
     made = _explained(changed, best, spans, memory_fit, least, (trained_samples, trained_s), useless)
     return made if made.predicted.objective > plan.predicted.objective else plan

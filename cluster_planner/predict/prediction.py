@@ -94,9 +94,9 @@ def predict(
     """
     work = spans.workload
     pipes = [times_of(fleet, spans, cluster) for cluster in clusters]
-    exchanges = _exchanges(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
-    followed = _followed(fleet, spans, clusters, rings, spares)
-    stages = _no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
+    exchanges = exchanges_of(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
+    followed = followed_by(fleet, spans, clusters, rings, spares)
+    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone)
@@ -152,7 +152,7 @@ def times_of(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> PipelineTimes:
     return PipelineTimes(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
-def _exchanges(
+def exchanges_of(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[RingTraffic]
 ) -> list[Exchange]:
     """Return the exchanges of all rings in which anything is sent."""
@@ -171,7 +171,7 @@ def _exchanges(
     ]
 
 
-def _followed(
+def followed_by(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], spares: Sequence[Spare]
 ) -> list[Exchange]:
     """Return what members of rings send to those who follow them: an average of each ring, which they divide among
@@ -192,17 +192,11 @@ def _followed(
 
 def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange]) -> PipelineArrays:
     """Return the stages of all clusters as arrays, with the bytes that a round of these exchanges adds to each."""
-    sites, count = fleet.arrays, len(fleet.nodes)
+    sites = fleet.arrays
     nodes = np.array([sites.number_of[stage.node] for pipe in pipes for stage in pipe.cluster.stages])
     loads = [load for pipe in pipes for load in pipe.loads]
-    host = np.where(sites.host < 0, count + np.arange(count), sites.host)  # a node by itself has a host of its own
-    out = into = np.zeros(count)
-    if exchanges:
-        senders, receivers = np.divmod(np.concatenate([exchange.pairs for exchange in exchanges]), count)
-        sent_bytes = np.concatenate([exchange.sent_bytes for exchange in exchanges])
-        sent_bytes = np.where(host[senders] != host[receivers], sent_bytes, 0.0)
-        out = np.bincount(senders, weights=sent_bytes, minlength=count).astype(np.float64)
-        into = np.bincount(receivers, weights=sent_bytes, minlength=count).astype(np.float64)
+    host = _hosts(fleet)
+    out, into = averaged_by_node(fleet, exchanges)
     return PipelineArrays(
         compute_s=np.array([load.compute_s for load in loads]),
         send_s=np.array([load.send_s for load in loads]),
@@ -218,6 +212,25 @@ def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[
         flushed_s=np.array([pipe.flushed_s for pipe in pipes]),
         window=np.array([pipe.cluster.window for pipe in pipes]),
     )
+
+
+def averaged_by_node(fleet: Fleet, exchanges: Sequence[Exchange]) -> tuple[Floats, Floats]:
+    """Return the bytes that each node of the fleet sends to other hosts in a round, and those that it receives."""
+    count = len(fleet.nodes)
+    if not exchanges:
+        return np.zeros(count), np.zeros(count)
+    host = _hosts(fleet)
+    senders, receivers = np.divmod(np.concatenate([exchange.pairs for exchange in exchanges]), count)
+    sent_bytes = np.concatenate([exchange.sent_bytes for exchange in exchanges])
+    sent_bytes = np.where(host[senders] != host[receivers], sent_bytes, 0.0)
+    out = np.bincount(senders, weights=sent_bytes, minlength=count).astype(np.float64)
+    return out, np.bincount(receivers, weights=sent_bytes, minlength=count).astype(np.float64)
+
+
+def _hosts(fleet: Fleet) -> NDArray[np.int64]:
+    """Return a number of each node's host; a node by itself has one of its own."""
+    of, count = fleet.arrays.host, len(fleet.nodes)
+    return np.where(of < 0, count + np.arange(count), of)
 
 
 def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
@@ -370,7 +383,7 @@ def near_its_window(spans: SpanCosts, clusters: Sequence[Cluster], stages: Pipel
     return found
 
 
-def _no_faster_than_walked(
+def no_faster_than_walked(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], stages: PipelineArrays
 ) -> PipelineArrays:
     """Return `stages`, with the walked period as the least of each cluster whose round trip counts, or nearly; the same

@@ -61,6 +61,10 @@ class CheckedModel:
         """Whether all of these were tried, by themselves or with each unit as a stage."""
         return all(one in self.tried or _as_units(one) in self.tried for one in pipelines)
 
+    def has_tried_units(self, plan: Plan) -> bool:
+        """Whether each unit was tried as a stage, as this plan needs it, so that other cuts need no trial."""
+        return set(units_of(plan)) <= set(self.tried)
+
 
 Way = Literal["", "at once", "unit by unit"]
 """How a stage recomputes; empty: it does not."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from cluster_planner import (
@@ -217,7 +217,7 @@ def prepare_plan(
         plan = with_best_staleness(planned, work, searched.append) if auto else planned(work)
     plan, job = replace(plan, data=of_data), as_planned(job, plan.workload)
     check_shares(job, job_path, plan, data.train)
-    tried = _tried(plan, job, data, extent, found, live, step)
+    tried = _tried(plan, job, data, extent, found, live, step, any_cuts=budget is not None)
     found = replace(found, tried=(*found.tried, *tried))
     if memory is not None:
         memory.add_tried(mark, tried)
@@ -352,11 +352,24 @@ def _tried(
     found: CheckedModel,
     live: _Live | None,
     step: Callable[[str], None],
+    *,
+    any_cuts: bool = False,
 ) -> tuple[str, ...]:
-    """Tries the pipelines of a plan that were not tried before; returns what was tried. Raises InvalidInput."""
-    if extent == "none" or found.has_tried(pipelines_of(plan)):
+    """Tries the pipelines of a plan that were not tried before, or, where `any_cuts` may follow, each unit as a stage;
+    returns what was tried. Raises InvalidInput.
+    """
+    if extent == "none" or (found.has_tried_units(plan) if any_cuts else found.has_tried(pipelines_of(plan))):
         return ()
-    return _try_other_cuts(plan, job, data, extent, step) if live is None else _try(plan, job, live, step)
+    if live is None:
+        step("capturing the model, to try it with other cuts")
+        model = tried_model(job, job.file, make_model(job, job.file, "meta"), extent, free_bytes())
+        captured = capture_job(job, job.file, data)
+        compared = None if model is None else model.capture(job, job.file, data, captured)
+        live, any_cuts = _Live(CheckedModel(with_optimizer(captured, job), 0.0), model, compared), True
+    if any_cuts:
+        with suppress(InvalidInput):  # some cut, and perhaps none of this plan's
+            return _try(plan, job, live, step, units=True)
+    return () if found.has_tried(pipelines_of(plan)) else _try(plan, job, live, step)
 
 
 def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, units: bool = False) -> tuple[str, ...]:
@@ -369,19 +382,6 @@ def _try(plan: Plan, job: Job, live: _Live, step: Callable[[str], None], *, unit
     with live.tried.told():
         try_plan(plan, job, job.file, live.compared, weights, live.check_s, short=short, places=live.tried.places)
     return units_of(plan) if short else pipelines_of(plan)
-
-
-def _try_other_cuts(plan: Plan, job: Job, data: JobData, extent: Check, step: Callable[[str], None]) -> tuple[str, ...]:
-    """Tries all cuts of a model that was checked before; returns what was tried. Raises InvalidInput."""
-    step("capturing the model, to try it with other cuts")
-    tried = tried_model(job, job.file, make_model(job, job.file, "meta"), extent, free_bytes())
-    captured = capture_job(job, job.file, data)
-    compared = None if tried is None else tried.capture(job, job.file, data, captured)
-    live = _Live(CheckedModel(with_optimizer(captured, job), 0.0), tried, compared)
-    try:
-        return _try(plan, job, live, step, units=True)
-    except InvalidInput:  # some cut, and perhaps none of this plan's
-        return _try(plan, job, live, step)
 
 
 @contextmanager

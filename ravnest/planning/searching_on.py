@@ -66,4 +66,5 @@ def searched_on(
         tell(Step(BUDGET_PHASE, words, told, 0.0))
 
     samples, seconds = trained
-    return improve_plan(plan, go_on, trained_samples=samples, trained_s=seconds, exhausted=exhausted)
+    end = {"trained_samples": samples, "trained_s": seconds}
+    return improve_plan(plan, go_on, **end, exhausted=exhausted, hurries=budget.stop)

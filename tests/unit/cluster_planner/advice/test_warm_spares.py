@@ -6,9 +6,10 @@ import pytest
 
 from cluster_planner import Constraints, InvalidInput, Node, Spare, shadows_among
 from cluster_planner.advice.plan_warnings import predicted_again
-from cluster_planner.advice.warm_spares import with_warm_spares
+from cluster_planner.advice.warm_spares import MOST_TRIED, with_warm_spares
 from cluster_planner.files.conversion import plan_to
 from cluster_planner.plan import validate
+from cluster_planner.predict.steady_state import PipelineArrays
 from tests.support.local import setups_of, tiny_job
 
 HOUR_S = 3600.0
@@ -65,6 +66,22 @@ def test_rare_losses_do_not_pay_for_the_bytes():
     job = replace(rarely.workload, average_every=rarely.workload.micro_batch * rarely.workload.update_every)
     assert shadowed(often)
     assert shadowed(replace(rarely, workload=job, fleet=replace(rarely.fleet, nodes=tuple(slow)))) == {}
+
+
+def test_where_following_never_pays_few_spares_are_tried_for_each_stage(monkeypatch):
+    """Each of forty spares was tried for each stage: of 96 nodes that took half a minute, also after Ctrl-C."""
+    rarely = plan_of((1e7,) * 4, spares=[f"spare{i}" for i in range(40)])
+    slow = [replace(node, up_bytes_per_s=2e3, down_bytes_per_s=2e4) for node in rarely.fleet.nodes]
+    job = replace(rarely.workload, average_every=rarely.workload.micro_batch * rarely.workload.update_every)
+    asked, pace = [], PipelineArrays.pace
+
+    def counted(*args, **kwargs):
+        asked.append(1)
+        return pace(*args, **kwargs)
+
+    monkeypatch.setattr(PipelineArrays, "pace", counted)
+    assert shadowed(replace(rarely, workload=job, fleet=replace(rarely.fleet, nodes=tuple(slow)))) == {}
+    assert len(asked) <= 1 + 4 * MOST_TRIED
 
 
 def test_the_only_cluster_has_nobody_who_could_send_anything():

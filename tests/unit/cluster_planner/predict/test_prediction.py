@@ -156,7 +156,7 @@ def test_clusters_are_said_to_wait_for_the_ring_that_takes_longest_with_its_stal
     rings = make_rings(fleet, spans, CLUSTERS)
     once = exchange_of(fleet, ["a", "c"], 10**4, 4.0)
     each = [replace(once, sending_s=2e5, slowest="a"), replace(once, sending_s=1e5, stalls_s=2e5, slowest="c")]
-    monkeypatch.setattr(predicting, "_exchanges", lambda *_: each)
+    monkeypatch.setattr(predicting, "exchanges_of", lambda *_: each)
     forecast = predict(fleet, spans, CLUSTERS, rings)
     assert forecast.prediction.averaging_s == pytest.approx(3e5)
     assert forecast.limits[0] == ClusterLimit("averaging", "c")

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,33 @@ def test_where_the_user_ends_a_search_with_a_budget_nothing_more_is_planned(
     ended = Budget(60.0, lambda plan: None, lambda: True)
     assert planned(tmp_path, "Whole", 1 << 30, said, budget=ended).plan
     assert said[-1] == f"searching on was interrupted: {planning.UNADVISED}"
+
+
+@pytest.mark.usefixtures("_own_modules")
+@pytest.mark.parametrize("with_budget", [True, False])
+def test_a_search_with_a_budget_tries_each_unit_before_it_goes_on(
+    with_budget: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The better plan has other cuts, which were tried in a fresh process after Ctrl-C, for seconds."""
+    heard: list[object] = []
+    monkeypatch.setattr(planning, "try_plan", lambda *_, short, **__: heard.append(short))
+    monkeypatch.setattr(planning, "searched_on", lambda plan, *_, **__: heard.append("searched on") or replace(plan))
+    budget = Budget(60.0, lambda plan: None, lambda: True) if with_budget else None
+    planned(tmp_path, "Whole", 1 << 30, [], budget=budget)
+    assert heard == ([True, "searched on"] if with_budget else [False])
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_where_some_unit_cannot_be_a_stage_the_plan_s_own_stages_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[bool] = []
+
+    def tried(*_: object, short: bool, **__: object) -> None:
+        heard.append(short)
+        if short:
+            raise InvalidInput("no such stage")
+
+    monkeypatch.setattr(planning, "try_plan", tried)
+    assert planned(tmp_path, "Whole", 1 << 30, [], budget=Budget(60.0, lambda plan: None, lambda: True)).plan
+    assert heard == [True, False]

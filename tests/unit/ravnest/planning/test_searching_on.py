@@ -99,6 +99,27 @@ def test_it_ends_when_it_is_told_to(ended: str) -> None:
     assert steps == []
 
 
+@pytest.mark.parametrize("ended", ["by the clock", "by the user"])
+def test_spares_are_tried_one_by_one_at_the_end_unless_the_user_waits(
+    ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That took seconds after Ctrl-C in a large fleet."""
+    tried: list[str] = []
+
+    def with_spares(*given: object) -> tuple[object, frozenset[str]]:
+        tried.append(ended)
+        return given[3], frozenset()
+
+    monkeypatch.setattr("cluster_planner.planner.with_spares", with_spares)
+    begun, told = worse(some_plan()), []
+    budget = Budget(8.0, lambda plan: None, lambda: ended == "by the user" and len(told) > 4)
+    found = searched_on(
+        begun, budget, lambda words: None, trained=(1e9, 1e9), part=told.append, clock=itertools.count().__next__
+    )
+    assert found.predicted.objective > begun.predicted.objective
+    assert tried == ([] if ended == "by the user" else [ended])
+
+
 def test_a_search_that_ends_before_its_time_says_why() -> None:
     steps: list[Step] = []
     found = searched_on(
