@@ -95,7 +95,7 @@ class Admissions:
         else:
             self._give(visitor)
         if visitor.follows:
-            self._lines.send(visitor.line, ledger_message(b"", self._kept.people.text().encode()))
+            self._lines.send(visitor.line, ledger_message(self._kept.last_line, self._kept.people.text().encode()))
         volunteers = sum(one.joined and not one.follows for one in self._visitors.values())
         with_it = "1 volunteer" if volunteers == 1 else f"{volunteers} volunteers"
         self._tell(f"{visitor.name} joins at step {self._kept.trainer.step} ({with_it}){where}")

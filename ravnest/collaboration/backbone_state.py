@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ravnest.collaboration.backbone_store import BackboneStore
 from ravnest.collaboration.code_bundle import code_hash, collected
-from ravnest.collaboration.curve import Curve, samples_by
+from ravnest.collaboration.curve import Curve, last_step_line, samples_by
 from ravnest.collaboration.evaluations import Evaluations, Found
 from ravnest.collaboration.invitation import Invitation
 from ravnest.collaboration.messages import (
@@ -82,6 +82,7 @@ class BackboneState:
         self.signatures = read_signatures(folder, self.code)
         self._tell, self._now = tell, now
         self._lines = b""  # since ledger()
+        self._before_state = b""
         self._told_people_s = -math.inf
         self.term = self.store.read_term()
         """Rises by one when another machine takes over."""
@@ -95,6 +96,8 @@ class BackboneState:
         else:
             self.save()  # whatever ends this start, the next one has something to go on from
         self._curve = Curve(self._samples(), now())
+        self.last_line = last_step_line(self.store.curve_lines())
+        """The line of the last step: who begins to follow counts the samples from there on."""
         self._every = max(1, job.evaluate_every // self.trainer.target_batch)
         self._evaluated = 0
         self._evaluations = evaluations or Evaluations()
@@ -149,6 +152,8 @@ class BackboneState:
         self.holds_state = True
         self.store.remove_states_after(step)
         self.save()
+        entry, self._before_state = self._before_state, b""
+        self.take_ledger(entry, b"")
 
     def follow(self, mean: Mapping[str, Tensor]) -> None:
         """Make a step that another machine has committed."""
@@ -161,7 +166,11 @@ class BackboneState:
         if entry:
             if not entry.endswith(b"\n") or any(not line.startswith(b"{") for line in entry.splitlines()):
                 raise InvalidInput("the other backbone sent what is no line of a curve")
-            self.store.add_lines_to_curve(entry)
+            if not self.holds_state:  # a curve without a state would look like one that begins
+                self._before_state += entry
+            elif entry != self.last_line:  # who follows again is told it again
+                self.store.add_lines_to_curve(entry)
+                self.last_line = last_step_line(entry.splitlines()) or self.last_line
         if people:
             self.people = parsed_people(people, self.store.folder / FILE)
             if self.trainer.step % self._every == 0:  # with the state to which they belong
@@ -183,7 +192,8 @@ class BackboneState:
         """Make a step of its mean over so many samples by peer; save and begin to evaluate when that is due."""
         norm = self.trainer.apply(mean)
         entry = self._curve.committed(self.trainer.step, samples, norm, self._now())
-        self._lines += self.store.add_to_curve(entry.fields)
+        self.last_line = self.store.add_to_curve(entry.fields)
+        self._lines += self.last_line
         self._tell(entry.line)
         if self.trainer.step % self._every == 0:
             self.save()

@@ -37,6 +37,11 @@ def samples_by(step: int, lines: Sequence[bytes], target_batch: int) -> int:
     return samples + (step - known) * target_batch
 
 
+def last_step_line(lines: Sequence[bytes]) -> bytes:
+    """The last line of a curve.jsonl that says the samples of a step, with its end; empty where there is none."""
+    return next((line + b"\n" for line in reversed(lines) if b'"samples_in_all"' in line), b"")
+
+
 class Curve:
     """The steps of one collaboration. Losses are what volunteers say of themselves, weighted by samples."""
 

@@ -131,8 +131,10 @@ def test_a_machine_that_is_silent_or_has_no_state_yet_is_named_to_nobody(tmp_pat
 
 def test_another_backbone_machine_takes_it_here_and_the_people_too(tmp_path: Path) -> None:
     world = World(tmp_path)
+    world.kept.last_line = b'{"step": 7, "samples_in_all": 480}\n'
     assert world.joins(60, follows=True).takes_state
-    assert world.lines.said(LedgerMessage, 60)
+    (told,) = world.lines.said(LedgerMessage, 60)
+    assert told == LedgerMessage(entry=world.kept.last_line, people=world.kept.people.text().encode())
 
 
 def test_who_has_it_says_so_and_may_lack_averages(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ravnest.collaboration.backbone_state import BackboneState
+from ravnest.collaboration.code_bundle import SECRETS_FILE
 from ravnest.collaboration.evaluations import Evaluations, at_once
 from ravnest.errors import InvalidInput
 from ravnest.job.config import load_job
@@ -69,6 +70,37 @@ def test_samples_are_counted_on_after_a_resume_and_where_another_machine_takes_o
     stands_by.serves()
     stands_by.apply({"a": 64}, mean_of(state))
     assert [entry["samples_in_all"] for entry in curve(tmp_path / "other") if "loss" in entry] == [214]
+
+
+def test_who_follows_from_a_later_step_counts_the_samples_of_the_steps_before(tmp_path: Path) -> None:
+    """Each step before the first line that it was told counted for a target batch."""
+    state = state_in(tmp_path)
+    for samples in (70, 80, 90):
+        state.apply({"a": samples}, mean_of(state))
+    stands_by = state_in(tmp_path / "other")
+    for _ in range(2):  # it loses the line and follows again
+        stands_by.take_ledger(state.last_line, b"")
+        vectors = {form.name: tensor for form, tensor in state.trainer.state()}
+        stands_by.take_state(vectors, state.trainer.step)
+    stands_by.serves()
+    stands_by.apply({"a": 64}, mean_of(state))
+    assert [entry["samples_in_all"] for entry in curve(tmp_path / "other") if "loss" in entry] == [240, 304]
+    again = state_in(tmp_path / "other", resume=True)
+    assert [json.loads(each.last_line)["samples_in_all"] for each in (state, stands_by, again)] == [240, 304, 304]
+
+
+def test_a_machine_that_was_told_a_line_of_the_curve_and_no_state_yet_holds_none(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    applied(state)
+    out = tmp_path / "other" / "out"
+    out.mkdir(parents=True)
+    (out / SECRETS_FILE).write_bytes((tmp_path / "out" / SECRETS_FILE).read_bytes())
+    for _ in range(2):  # it is started anew meanwhile
+        stands_by = state_in(tmp_path / "other", resume=True)
+        stands_by.take_ledger(state.last_line, b"")
+        assert not stands_by.holds_state
+    stands_by.take_state({form.name: tensor for form, tensor in state.trainer.state()}, 1)
+    assert [entry["samples_in_all"] for entry in curve(tmp_path / "other")] == [64]
 
 
 def test_a_first_start_that_came_to_nothing_can_be_resumed_and_holds_a_state(tmp_path: Path) -> None:
