@@ -8,7 +8,7 @@ clusters. Out: clusters that are worth as much or more, and the spares that were
 import itertools
 from collections.abc import Iterator, Sequence
 
-from cluster_planner.inputs.fleet import Fleet
+from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.plan import Cluster
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.small_moves import with_small_moves
@@ -35,12 +35,15 @@ def with_spares(
     """
     now: Clusters = tuple(clusters)
     worth, rough = worths.of(now), worths.of(now, roughly=True)
-    kinds = _kinds(fleet, plans.spares(now))
+    kinds, compared = kinds_of(fleet, plans.spares(now)), set[Clusters]()
     useless, moves = set[str](), min(MOVES, MOVES_TIMES_NODES // len(fleet.nodes))
     while kinds:
         alike = kinds.pop(0)
         better: tuple[float, float] | None = None
         for changed in _joined_by(plans, fleet, now, alike[0]):
+            if changed in compared:  # a new cluster of several spares is found for each of them
+                continue
+            compared.add(changed)
             if (tries := tries - 1) < 0:
                 return now, frozenset(useless)
             if (better := plans.better(changed, (worth, rough), slack=LOOSELY)) is not None:
@@ -50,20 +53,34 @@ def with_spares(
         if better is None:
             useless.update(alike)
         else:
-            kinds, useless = _kinds(fleet, plans.spares(now)), set()
+            kinds, compared, useless = kinds_of(fleet, plans.spares(now)), set(), set()
     return now, frozenset(useless)
 
 
-def _kinds(fleet: Fleet, spares: Sequence[str]) -> list[list[str]]:
-    """Return the spares, those together that differ in nothing that counts, the fastest first."""
-    linked = {name for link in fleet.links for name in (link.a, link.b)}
-    kinds: dict[tuple[object, ...], list[str]] = {}
+def kinds_of(fleet: Fleet, spares: Sequence[str]) -> list[list[str]]:
+    """Return the spares, those together that differ in nothing that counts, the fastest first.
+
+    Hosts of which no node runs a stage are alike where their nodes are.
+    """
+    linked, idle = {name for link in fleet.links for name in (link.a, link.b)}, set(spares)
+    sides = [side for pair in fleet.constraints.sides({n.name: n.region for n in fleet.nodes}) for side in pair]
+    mates: dict[str | None, list[Node]] = {}
+    for node in fleet.nodes:
+        mates.setdefault(node.host, []).append(node)
+
+    def own(node: Node) -> tuple[object, ...]:
+        more = (node.host_room_bytes, node.up_bytes_per_s, node.down_bytes_per_s, node.region, node.hours, node.mtbf_s)
+        kept_apart = tuple(node.name in side for side in sides)
+        return (node.flops_per_s, node.room_bytes, *more, kept_apart, node.name if node.name in linked else None)
+
+    kinds: dict[object, list[str]] = {}
     for name in spares:
-        node = fleet.node(name)
-        more = (node.host_room_bytes, node.up_bytes_per_s, node.down_bytes_per_s)
-        key = (node.flops_per_s, node.room_bytes, *more, node.region, node.host, node.hours, node.mtbf_s)
-        alone = name in linked or fleet.rules.are_any
-        kinds.setdefault((*key, name if alone else None), []).append(name)
+        node, host = fleet.node(name), fleet.node(name).host
+        beside: object = None
+        if host is not None:
+            all_idle = all(mate.name in idle for mate in mates[host])
+            beside = tuple(sorted(repr(own(mate)) for mate in mates[host])) if all_idle else host
+        kinds.setdefault((own(node), beside), []).append(name)
     return sorted(kinds.values(), key=lambda alike: (-fleet.node(alike[0]).flops_per_s, alike[0]))
 
 

@@ -1,14 +1,16 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from cluster_planner.inputs.constraints import ALL_DAY, UNCONSTRAINED, Constraints
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.common_cuts import fast_cuts
 from cluster_planner.plan import Cluster
 from cluster_planner.predict.plan_worths import PlanWorths
-from cluster_planner.search.joined_spares import with_spares
+from cluster_planner.search.joined_spares import kinds_of, with_spares
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 
@@ -51,3 +53,37 @@ def test_no_more_plans_are_compared_than_asked_for(fleet: Fleet, spans: SpanCost
     assert clusters == best
     assert useless == frozenset(), "nothing is said of spares that were not tried at each place"
     assert asked <= 2 + 2 * 3
+
+
+def test_no_plan_is_compared_twice_where_there_are_fewer_spares_than_stages(fleet: Fleet, spans: SpanCosts) -> None:
+    """A new cluster of all spares is the same with the cuts of another and without, and whichever spare is tried."""
+    start, compared = pipeline(fleet, spans, ["a", "b", "c", "slow0", "slow1", "slow2"]), list[Clusters]()
+    slower = replace(fleet, nodes=(*fleet.nodes[:6], *(replace(one, flops_per_s=1e4) for one in fleet.nodes[6:8])))
+    worths = PlanWorths(slower, spans)
+
+    class Noting(WholePlans):
+        def better(
+            self, changed: Clusters, now: tuple[float, float], *, slack: float = 0.0
+        ) -> tuple[float, float] | None:
+            compared.append(changed)
+            return super().better(changed, now, slack=slack)
+
+    with_spares(Noting(slower, spans, worths, slower.names, 2), worths, slower, start, 400)
+    assert len(compared) == len(set(compared)) > 5
+
+
+def test_spares_are_of_one_kind_where_nothing_that_counts_tells_them_apart(make_node: Callable[..., Node]) -> None:
+    names = ["a", "b", "c", "d", "e", "f"]
+
+    def kinds(constraints: Constraints = UNCONSTRAINED, **of: dict[str, object]) -> set[str]:
+        nodes = tuple(make_node(name, **of.get(name, {})) for name in names)
+        return {"".join(alike) for alike in kinds_of(Fleet(nodes, (), (), constraints), names[:5])}
+
+    assert kinds() == {"abcde"}
+    assert kinds(a={"hours": ALL_DAY}, b={"hours": 0b1111}) == {"acde", "b"}
+    assert kinds(Constraints(min_clusters=2)) == {"abcde"}
+    assert kinds(Constraints(forbid=(("a", "f"),))) == {"a", "bcde"}
+    grouped = Constraints(groups=(("x", ("a", "b")), ("y", ("f",))), apart=(("x", "y"),))
+    assert kinds(grouped) == {"ab", "cde"}
+    on_hosts = {name: {"host": host} for name, host in zip(names, "xxyyzz", strict=True)}
+    assert kinds(**on_hosts) == {"abcd", "e"}, "beside e, f runs a stage"
