@@ -70,7 +70,7 @@ class AveragingLimits:
 
     def worth(self, clusters: float, samples_per_s: float, value: float, work: Workload) -> float:
         """Return the approximate objective of so many clusters, from their samples/s and their value."""
-        if samples_per_s <= 0:
+        if clusters <= 0 or samples_per_s <= 0:  # of no cluster a difference of rates may leave a rounding error
             return 0.0
         kept = min(1.0, self.carried(clusters, work) / samples_per_s)
         return value * kept * averaging_factor(clusters, work)

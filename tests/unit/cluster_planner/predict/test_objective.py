@@ -59,6 +59,13 @@ def test_samples_per_s_fall_where_rounds_take_longer_than_they_may(make_workload
     assert AveragingLimits().carried(5, work) == float("inf")
 
 
+def test_no_cluster_is_worth_nothing_whatever_rounding_leaves_of_its_rate(
+    make_workload: Callable[..., Workload],
+) -> None:
+    """A search in parts of 1,000 nodes that dissolved the only cluster ended with a division by zero."""
+    assert AveragingLimits().worth(0, 1e-14, 1e-14, make_workload()) == 0.0
+
+
 def test_a_plan_whose_rounds_are_all_it_does_makes_what_they_carry(
     make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
 ) -> None:
