@@ -22,7 +22,7 @@ from cluster_planner.advice.feasibility import (
     require_possible,
 )
 from cluster_planner.advice.job_changes import WORTHWHILE, Suggestion, most_of_a_round
-from cluster_planner.advice.single_changes import advise
+from cluster_planner.advice.single_changes import advise, most_promising
 from cluster_planner.advice.spares import left_out, too_small
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
@@ -159,7 +159,8 @@ def _in_fine_segments(best: Candidate, fleet: Fleet, spans: SpanCosts) -> Candid
 
 
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
-    """Return the plan, its advice followed by what planning anew with the change brings. Where memory limits the plan,
+    """Return the plan, its advice followed by what planning anew with the change brings, in small fleets also where no
+    change gains with the cuts that the plan has: with the most promising one then. Where memory limits the plan,
     what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too; where nodes of
     a small fleet stand idle, what longer rounds bring (advice/rarer_rounds.py).
 
@@ -171,14 +172,19 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
     advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
     if advice.line != plan.predicted.advice:
         return plan
-    line, of_plan = advice.line, (plan.least_stages, plan.seed)
-    if advice.change is not None and advice.change.changed is not None:
-        fleet, work = advice.change.changed
+    line, of_plan, change = advice.line, (plan.least_stages, plan.seed), advice.change
+    is_hopeless = change is None and len(plan.fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW
+    if is_hopeless:  # in a balanced plan something else is as slow as what becomes better, until all is cut anew
+        change = most_promising(plan.fleet, spans, plan.clusters, plan.rings, forecast)
+    if change is not None and change.changed is not None:
+        fleet, work = change.changed
         made = planned_anew(plan.clusters, fleet, plan.costs, work, *of_plan)
-        if made is not None and made.objective > advice.change.worth * (1 + WORTHWHILE):
-            rate = format_rate(made.forecast.prediction.samples_per_s)
-            line += f"; planned anew with it, {rate} samples/s (worth {format_rate(made.objective)})"
-        else:
+        least = plan.predicted.objective if is_hopeless else change.worth
+        if made is not None and made.objective > least * (1 + WORTHWHILE):
+            rate = f"{format_rate(made.forecast.prediction.samples_per_s)} samples/s"
+            worth = f"(worth {format_rate(made.objective)})"
+            line += f"; planned anew {f'after {change.words}' if is_hopeless else 'with it'}, {rate} {worth}"
+        elif not is_hopeless:
             line += "; planned anew with it, no more"
     if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
 

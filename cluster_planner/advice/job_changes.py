@@ -59,8 +59,8 @@ Tried = Callable[[Workload], tuple[float, float] | None]
 @dataclass(frozen=True)
 class Suggestion:
     """One change; what the fleet would make with it, and be worth (both samples/s); the index of the cluster it is
-    about, None where it is about the job; the fleet and the workload with it, where they can be planned anew; and what
-    the machine or link holds up by now, in words.
+    about, None where it is about the job; the fleet and the workload with it, where they can be planned anew; what the
+    machine or link holds up by now, in words; and with which cuts these figures are, in words.
     """
 
     words: str
@@ -69,6 +69,7 @@ class Suggestion:
     cluster: int | None
     changed: tuple[Fleet, Workload] | None = None
     holds_up: str | None = None
+    cuts: str = "with the same cuts"
 
 
 def most_of(sizes: list[Suggestion], worth: float) -> Suggestion | None:

@@ -12,7 +12,7 @@ would change nothing. Hours change what the plan is worth and no speed, so nothi
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.advice.job_changes import (
@@ -35,7 +35,7 @@ from cluster_planner.plan import Cluster, Plan, Prediction, Ring
 from cluster_planner.predict.objective import averaging_factor, averaging_per_s, staleness_factor
 from cluster_planner.predict.prediction import WAITS_FOR_ROUNDS, ClusterLimit, Forecast, predict
 from cluster_planner.predict.stage_times import host_key
-from cluster_planner.rings import ring_traffic
+from cluster_planner.rings import make_rings, ring_traffic
 
 MANY, TRIED = 12, 3
 
@@ -78,11 +78,7 @@ def most_helpful_changes(
     """
     spans = SpanCosts(plan.costs, plan.workload)
     forecast = predict(plan.fleet, spans, plan.clusters, plan.rings)
-    found = suggestions(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
-    if len(plan.fleet.nodes) <= MOST_NODES_FOR_MEMORY:
-        load = averaging_per_s(len(plan.clusters), forecast.prediction.samples_per_s, plan.workload)
-        found += more_memory(plan.fleet, spans, plan.clusters, forecast, load)
-    found = sorted(found, key=lambda one: -one.worth)[:SHOWN]
+    found = suggestions(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)[:SHOWN]
     return sorted((*found, *without_constraints[:SHOWN]), key=lambda one: -one.worth)
 
 
@@ -94,9 +90,31 @@ def suggestions(
     forecast: Forecast,
     most_round: float = math.inf,
 ) -> list[Suggestion]:
-    """Changes that are worthwhile with the same cuts; the one that gains most first. `most_round`: no larger
-    average_every is tried, in samples.
+    """Changes that are worthwhile; the one that gains most first. `most_round`: no larger average_every is tried, in
+    samples.
     """
+    now, given = forecast.prediction, (fleet, spans, clusters, rings, forecast)
+    found = [one for one in _better_machines(*given) if one.worth > now.objective * (1 + WORTHWHILE)]
+    found += longer_hours(fleet, spans, clusters, now)
+    found += job_changes(*given, most_round)
+    found += shorter_forms(*given)
+    found += shorter_rounds(*given)
+    if len(fleet.nodes) <= MOST_NODES_FOR_MEMORY:
+        found += more_memory(fleet, spans, clusters, forecast)
+    return sorted(found, key=lambda one: -one.worth)
+
+
+def most_promising(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
+) -> Suggestion | None:
+    """Return the better machine or link after which a plan is worth most with the same cuts, however little that is."""
+    return max(_better_machines(fleet, spans, clusters, rings, forecast), key=lambda one: one.worth, default=None)
+
+
+def _better_machines(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], forecast: Forecast
+) -> list[Suggestion]:
+    """Return what a better machine or link at what limits each cluster, or averaging, brings."""
     now = forecast.prediction
     fastest = sorted(range(len(clusters)), key=lambda i: -now.clusters[i].samples_per_s)
     tried = [i for i in fastest if _may_gain(fleet, spans, clusters, forecast, i)]
@@ -110,43 +128,59 @@ def suggestions(
     found = []
     for changed, words, holds_up, index in {change[1]: change for change in changes}.values():
         made = predict(changed, spans, clusters, rings).prediction
-        if made.objective > now.objective * (1 + WORTHWHILE):
-            after = (changed, spans.workload)
-            found.append(Suggestion(words, made.samples_per_s, made.objective, index, after, holds_up))
-    found += longer_hours(fleet, spans, clusters, now)
-    found += job_changes(fleet, spans, clusters, rings, forecast, most_round)
-    found += shorter_forms(fleet, spans, clusters, rings, forecast)
-    found += shorter_rounds(fleet, spans, clusters, rings, forecast)
-    return sorted(found, key=lambda one: -one.worth)
+        found.append(
+            Suggestion(words, made.samples_per_s, made.objective, index, (changed, spans.workload), holds_up)
+        )
+    return found
 
 
-def more_memory(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, averaging_per_s: float
-) -> list[Suggestion]:
+def more_memory(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast) -> list[Suggestion]:
     """Return one suggestion for each node that more memory would help: the least of MEMORY_FACTORS that brings most of
-    what the largest does, with cuts and window of the node's cluster planned anew.
+    what the largest does, with cuts and window of the node's cluster planned anew, as they are for the memory there is.
     """
-    total, found = forecast.prediction, []
-    factor = averaging_factor(len(clusters), spans.workload)
-    for index, cluster in enumerate(clusters):
-        names = [stage.node for stage in cluster.stages]
-
-        def made(changed: Fleet, names: Sequence[str] = names) -> tuple[float, float]:
-            pipeline = plan_pipeline(changed, spans, names, averaging_per_s, len(names), in_order=True)
-            return (0.0, 0.0) if pipeline is None else (pipeline.samples_per_s, pipeline.value)
-
-        speed, value = made(fleet)
-        for name in names:
-            memory, sizes = fleet.node(name).memory_bytes, []
-            for times in MEMORY_FACTORS:
-                then, worth = made(with_memory(fleet, name, round(memory * times)))
-                more, now = (format_rate(gb) for gb in (memory * times / 1e9, memory / 1e9))
-                words = f"{more} GB of memory instead of {now} in {name}"
-                gained = total.samples_per_s + then - speed, total.objective + (worth - value) * factor
-                sizes.append(Suggestion(words, *gained, index))
-            if (one := most_of(sizes, total.objective)) is not None:
-                found.append(one)
+    load = averaging_per_s(len(clusters), forecast.prediction.samples_per_s, spans.workload)
+    given = fleet, spans, clusters, forecast.prediction.objective, load
+    found = [one for index in range(len(clusters)) for one in _more_memory_in(*given, index)]
     return sorted(found, key=lambda one: -one.worth)
+
+
+def _more_memory_in(
+    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], worth: float, averaging_per_s: float, index: int
+) -> Iterator[Suggestion]:
+    """Yield the suggestions for the nodes of the cluster of this index, in a plan that is worth so much."""
+    cluster = clusters[index]
+    names = [stage.node for stage in cluster.stages]
+
+    def made(changed: Fleet) -> tuple[float, float]:
+        """Return (worth, samples/s) of the plan with this cluster cut anew."""
+        pipeline = plan_pipeline(changed, spans, names, averaging_per_s, len(names), in_order=True)
+        if pipeline is None:
+            return 0.0, 0.0
+        anew = replace(cluster, window=pipeline.window, stages=pipeline.stages)
+        every = (*clusters[:index], anew, *clusters[index + 1 :])
+        then = predict(changed, spans, every, make_rings(changed, spans, every)).prediction
+        return then.objective, then.samples_per_s
+
+    def more(times: float, *of: str) -> Fleet:
+        changed = fleet
+        for name in of:
+            changed = with_memory(changed, name, round(fleet.node(name).memory_bytes * times))
+        return changed
+
+    least, most = max(worth, made(fleet)[0]), MEMORY_FACTORS[-1]
+    if made(more(most, *names))[0] <= least * (1 + WORTHWHILE):
+        return  # it lacks in none of these nodes
+    for name in names:
+        if made(more(most, name))[0] <= least * (1 + WORTHWHILE):
+            continue
+        now_gb, sizes = fleet.node(name).memory_bytes / 1e9, []
+        for times in MEMORY_FACTORS:
+            then, speed = made(changed := more(times, name))
+            words = f"{format_rate(now_gb * times)} GB of memory instead of {format_rate(now_gb)} in {name}"
+            after, cuts = (changed, spans.workload), f"with {cluster.name} cut anew"
+            sizes.append(Suggestion(words, speed, then, index, after, cuts=cuts))
+        if (one := most_of(sizes, least)) is not None:
+            yield one
 
 
 def advise(
@@ -180,7 +214,7 @@ def _line(best: Suggestion, forecast: Forecast) -> str:
     worth = f"from {format_rate(now.objective)} to {format_rate(best.worth)}"
     if best.samples_per_s == now.samples_per_s:
         return f"{best.words} would raise what the plan is worth {worth} samples/s, at the same speed"
-    return f"{best.words} would raise the fleet from {before} to {after} samples/s with the same cuts (worth {worth})"
+    return f"{best.words} would raise the fleet from {before} to {after} samples/s {best.cuts} (worth {worth})"
 
 
 def _may_gain(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], forecast: Forecast, index: int) -> bool:

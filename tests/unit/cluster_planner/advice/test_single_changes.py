@@ -82,12 +82,22 @@ def test_more_memory_helps_where_it_is_what_lacks(make_node: Callable[..., Node]
     tight = spans.memory_bytes(0, 2, 5)
     fleet = Fleet((make_node("a", memory_bytes=tight), make_node("b")))
     clusters = [Cluster("c0", 5, (Stage("a", (0, 2)), Stage("b", (2, 8))))]
-    (only,) = more_memory(fleet, spans, clusters, predict(fleet, spans, clusters, ()), 0.0)
+    forecast = predict(fleet, spans, clusters, ())
+    (only,) = more_memory(fleet, spans, clusters, forecast)
     assert only.words.endswith(f"instead of {tight / 1e9:.3g} in a")
-    assert (
-        more_memory(Fleet((make_node("a"), make_node("b"))), spans, clusters, predict(fleet, spans, clusters, ()), 0.0)
-        == []
-    )
+    assert more_memory(Fleet((make_node("a"), make_node("b"))), spans, clusters, forecast) == []
+
+
+def test_advice_knows_of_memory(make_node: Callable[..., Node], spans: SpanCosts) -> None:
+    """It named the speed of b, and --explain that more memory in a gains more."""
+    tight = spans.memory_bytes(0, 4, 5)
+    fleet = Fleet((make_node("a", memory_bytes=tight, flops_per_s=1e12), make_node("b")))
+    clusters = [Cluster("c0", 5, (Stage("a", (0, 4)), Stage("b", (4, 8))))]
+    advice = advise(fleet, spans, clusters, (), predict(fleet, spans, clusters, ()))
+    assert "GB of memory instead of" in advice.line
+    assert "with c0 cut anew" in advice.line
+    assert advice.bottleneck is not None
+    assert advice.bottleneck.startswith("c0: b's speed")
 
 
 def test_the_work_of_trying_is_spared_where_nothing_can_gain_enough(
