@@ -128,9 +128,7 @@ def _better_machines(
     found = []
     for changed, words, holds_up, index in {change[1]: change for change in changes}.values():
         made = predict(changed, spans, clusters, rings).prediction
-        found.append(
-            Suggestion(words, made.samples_per_s, made.objective, index, (changed, spans.workload), holds_up)
-        )
+        found.append(Suggestion(words, made.samples_per_s, made.objective, index, (changed, spans.workload), holds_up))
     return found
 
 
