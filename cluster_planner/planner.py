@@ -36,7 +36,7 @@ from cluster_planner.plan import Cluster, Plan, Spare, validate
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.prediction import predict
 from cluster_planner.predict.upper_bound import best_possible
-from cluster_planner.rings import OWN_ORDER, finer_rings
+from cluster_planner.rings import FINE_SEGMENTS, OWN_ORDER, finer_rings
 from cluster_planner.search.candidates import Assembler, Candidate
 from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search
 from cluster_planner.search.joined_spares import with_spares
@@ -55,6 +55,11 @@ LAST_TRIES = 60
 
 SPARE_TRIES = 100
 """At most so many plans are compared to see whether a spare makes the plan worth more."""
+
+SEGMENTS, FINE_COST = (FINE_SEGMENTS, 12, 8, 6, 4, 3, 2), 0.01
+"""Where losses of nodes are known to come, a plan has the first of these numbers of segments that costs no more than
+this part of its worth.
+"""
 
 UNEXPLAINED = "planning was interrupted before anything was worked out about it"
 """The reason of each spare of a plan with which planning was interrupted, and what stands for its advice."""
@@ -150,12 +155,19 @@ def _with_spares(
 
 
 def _in_fine_segments(best: Candidate, fleet: Fleet, spans: SpanCosts) -> Candidate:
-    """Return the plan in more segments where losses of its nodes are known to come: then clusters are cut anew."""
+    """Return the plan in more segments where losses of its nodes are known to come: then clusters are cut anew.
+
+    There are fewer of them where they would cost much: small ones are exchanged directly, which takes more bytes.
+    """
     nodes = {stage.node for cluster in best.clusters for stage in cluster.stages}
     if all(fleet.node(name).mtbf_s is None for name in nodes):
         return best
-    rings = finer_rings(best.rings, spans)
-    return replace(best, rings=rings, forecast=predict(fleet, spans, best.clusters, rings))
+    for most in SEGMENTS:
+        rings = finer_rings(best.rings, spans, most)
+        finer = replace(best, rings=rings, forecast=predict(fleet, spans, best.clusters, rings))
+        if finer.objective >= best.objective * (1 - FINE_COST):
+            return finer
+    return best
 
 
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:

@@ -65,13 +65,13 @@ def make_rings(fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster]) -> t
     return tuple(rings)
 
 
-def finer_rings(rings: Sequence[Ring], spans: SpanCosts) -> tuple[Ring, ...]:
-    """Return the same rings in more segments, up to FINE_SEGMENTS: the largest is cut in two again and again.
+def finer_rings(rings: Sequence[Ring], spans: SpanCosts, most: int = FINE_SEGMENTS) -> tuple[Ring, ...]:
+    """Return the same rings in more segments, up to `most`: the largest is cut in two again and again.
 
     A run keeps its segments, and a cluster that is made anew can be cut nowhere else.
     """
     found = list(rings)
-    while len(found) < FINE_SEGMENTS:
+    while len(found) < most:
         at = max(range(len(found)), key=lambda i: (_is_cuttable(found[i]), spans.parameter_bytes(*found[i].units)))
         if not _is_cuttable(found[at]):
             break
