@@ -175,18 +175,21 @@ def followed_by(
     fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], spares: Sequence[Spare]
 ) -> list[Exchange]:
     """Return what members of rings send to those who follow them: an average of each ring, which they divide among
-    them. It travels exactly. No round waits for it, so that it takes of the uplinks only.
+    them, for each member of it that a spare shadows, since it has a process for each. It travels exactly. No round
+    waits for it, so that it takes of the uplinks only, and of the downlink of a host on which stages run, too.
     """
     stages = {cluster.name: cluster.stages for cluster in clusters}
     number_of, found = fleet.arrays.number_of, []
     for spare in spares:
+        beside = (stage.node for each in clusters for stage in each.stages if fleet.same_host(stage.node, spare.node))
+        receiver = number_of[next(beside, spare.node)]
         for ring in rings:
-            if not set(ring.members) & set(spare.shadows):
-                continue
-            nodes = [stages[name][index].node for name, index in ring.members]
-            pairs = np.array([number_of[name] * len(fleet.nodes) + number_of[spare.node] for name in nodes])
-            parts = np.full(len(nodes), spans.parameter_bytes(*ring.units) / len(nodes))
-            found.append(Exchange(pairs, parts, 0 * parts, 0 * parts, nodes[0], 0.0, 0.0, 0.0))
+            times = len(set(ring.members) & set(spare.shadows))
+            if times > 0:
+                nodes = [stages[name][index].node for name, index in ring.members]
+                pairs = np.array([number_of[name] * len(fleet.nodes) + receiver for name in nodes])
+                parts = np.full(len(nodes), times * spans.parameter_bytes(*ring.units) / len(nodes))
+                found.append(Exchange(pairs, parts, 0 * parts, 0 * parts, nodes[0], 0.0, 0.0, 0.0))
     return found
 
 
