@@ -24,12 +24,13 @@ from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
 from cluster_planner.search.climbed_starts import CLIMBED, Start, Starts, about, climbed
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.few_nodes import climbed_divisions
+from cluster_planner.search.few_nodes import MOVES, climbed_divisions, climbed_further
 from cluster_planner.search.fleet_parts import MOST_IN_PARTS, likely_parts, parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.partitions import divisions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
+from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
@@ -346,9 +347,18 @@ class Search:
         rate = 0.0 if self.found is None else self.found.forecast.prediction.samples_per_s
         for groups in divisions(self._problem, self._assembler, rate):
             self._work_out("all partitions", groups, format_count(len(groups), "cluster"))
-        climber = self._plans_of(self._problem.able)
+        climber, are_climbed = self._plans_of(self._problem.able), False
         for clusters in climbed_divisions(self._problem, self._assembler, climber, self._best_objective):
             self._offer("whole plans", clusters)
+            are_climbed = True
+        if self.found is None or self._is_part:
+            return
+        if are_climbed:
+            self._starts.remember(Start(self._best_objective, self.found.clusters, self._problem.able))
+            further = climbed_further(self._problem, self._worths, climber, self._starts)
+            self._offer("whole plans", further, f"{format_count(self._worths.asked, 'plan')} compared")
+        else:
+            self._offer("small moves", with_small_moves(climber, self._worths, self.found.clusters, MOVES))
 
     def _work_out(self, phase: str, groups: Sequence[Group], words: str, expected: float = 0.0) -> Candidate | None:
         """`expected`: samples/s of the fleet, as far as no plan has told them yet."""

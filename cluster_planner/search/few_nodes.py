@@ -4,14 +4,21 @@ Divisions are compared by what their pipelines make, each cut for itself. Where 
 leaves, other cuts and fewer nodes may be worth more. What the pipelines of the best division are worth while nothing is
 averaged bounds what can be gained: where the best plan is worth that, nothing is climbed. In: a search's problem. Out:
 clusters.
+
+From the best of what this finds climbing goes on until little gains, and small moves follow (small_moves.py): a few
+dozen changes from each division miss a better order, and plans of fewer nodes, where rounds starve.
 """
 
 from collections.abc import Iterator
 
 from cluster_planner.predict.objective import averaging_factor
+from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler
+from cluster_planner.search.climbed_starts import Start, Starts
 from cluster_planner.search.partitions import divisions
 from cluster_planner.search.search_context import SearchProblem
+from cluster_planner.search.short_runs import short_runs
+from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import GAIN, Clusters, WholePlans
 
 TRIES = 30
@@ -19,6 +26,15 @@ TRIES = 30
 
 HOPEFUL = 0.8
 """Climbing begins at divisions that are worth this part of the best plan while nothing is averaged, or more."""
+
+STAGES = ((16, 50), (5, 150), (2, 400))
+"""How many of the best plans go on, and from each short runs until so many changes have gained nothing. SEEDS separates
+the draws of one stage from those of the next.
+"""
+SEEDS = 10_000
+
+MOVES = 1600
+"""At last so many small moves are tried, at most."""
 
 
 def climbed_divisions(
@@ -38,3 +54,17 @@ def climbed_divisions(
         for number, (bound, clusters) in enumerate(found):
             if bound >= HOPEFUL * least:
                 yield climber.improved(clusters, TRIES, problem.seed + number)[0]
+
+
+def climbed_further(problem: SearchProblem, worths: PlanWorths, climber: WholePlans, starts: Starts) -> Clusters:
+    """Return the best clusters that climbing on from the best starts finds, of which there is one at least."""
+    left = starts.best(STAGES[0][0])
+    for stage, (count, idle_most) in enumerate(STAGES):
+        found = []
+        for number, start in enumerate(left[:count]):
+            seed = problem.seed + (stage + 1) * SEEDS + number
+            runs = short_runs(climber, start.clusters, start.worth, seed)
+            clusters, worth = next((now, best) for now, best, idle in runs if idle >= idle_most)
+            found.append(Start(worth, clusters, problem.able))
+        left = sorted(found, key=lambda start: -start.worth)
+    return with_small_moves(climber, worths, left[0].clusters, MOVES)

@@ -7,10 +7,13 @@ most. So they are tried in order, until a pass over all gains nothing:
     cuts        each by one unit this way and that, alone or in all clusters that have it; one that gains goes on
     same cuts   each cluster takes the cuts of each other one with as many stages
     exchanges   each node changes places with that of each other cluster which runs the same units
+    orders      of a plan of up to FEW_STAGES stages: each cluster takes each other order of its nodes, with the best
+                cuts for it and with the same cuts
 
 In: clusters. Out: clusters that are worth more. Nothing is drawn.
 """
 
+import itertools
 from collections.abc import Iterator
 
 from cluster_planner.predict.plan_worths import PlanWorths
@@ -18,6 +21,9 @@ from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 LEAST = 1e-4
 """Another pass follows one that has gained more than this part of the worth."""
+
+FEW_STAGES, MOST_ORDERED = 7, 5
+"""Of plans of so many stages clusters of up to MOST_ORDERED take each order."""
 
 
 def with_small_moves(plans: WholePlans, worths: PlanWorths, clusters: Clusters, tries: int) -> Clusters:
@@ -39,7 +45,19 @@ def with_small_moves(plans: WholePlans, worths: PlanWorths, clusters: Clusters, 
                 descent.takes(plans.with_cuts_of(descent.now, i, [j]))
         for (i, s), j in ((at, j) for at in _places(descent.now) for j in range(at[0] + 1, len(clusters))):
             descent.takes(plans.with_exchange(descent.now, (i, s), (j, plans.aligned(descent.now, (i, s), j))))
+        if sum(len(cluster.stages) for cluster in descent.now) <= FEW_STAGES:
+            for i in range(len(clusters)):
+                for changed in _reordered(plans, descent.now, i):
+                    descent.takes(changed)
     return descent.now
+
+
+def _reordered(plans: WholePlans, now: Clusters, i: int) -> Iterator[Clusters | None]:
+    """Yield the plan with each order of the nodes of cluster i, cut anew and with the cuts that it has."""
+    names, cuts = [stage.node for stage in now[i].stages], [stage.units for stage in now[i].stages]
+    for order in itertools.permutations(names) if len(names) <= MOST_ORDERED else ():
+        yield plans.replaced(now, {i: plans.made.cut_anew(order)})
+        yield plans.replaced(now, {i: plans.made.of_spans(order, cuts)})
 
 
 class _Descent:

@@ -1,4 +1,6 @@
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -6,6 +8,7 @@ from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
+from cluster_planner.planner import make_plan
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.cluster_search import Search
@@ -14,6 +17,7 @@ from cluster_planner.search.partitions import divisions
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.steps import unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
+from experiments.plan_quality.small_fleets import starving_case
 
 
 @pytest.fixture
@@ -55,3 +59,19 @@ def test_where_rounds_starve_climbing_finds_more_than_the_divisions_do(starving:
 def test_nothing_is_climbed_where_no_pipelines_could_be_worth_more(starving: SearchProblem) -> None:
     alone = sum(node.flops_per_s for node in starving.fleet.nodes) / 1e8  # units a second, each once
     assert climbed(starving, alone)[2] == []
+
+
+def test_no_order_of_a_cluster_is_worth_more_than_the_plan() -> None:
+    """Another order of the last cluster was worth 2.1 % more: 30 changes from each division had not come to it."""
+    fleet, costs, work = starving_case(58, 7)
+    fleet = replace(fleet, constraints=replace(fleet.constraints, min_clusters=3))
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
+    spans = SpanCosts(costs, work)
+    worths = PlanWorths(fleet, spans)
+    made = WholePlans(fleet, spans, worths, fleet.names, 1).made
+    for i, cluster in enumerate(plan.clusters):
+        cuts = [stage.units for stage in cluster.stages]
+        for order in itertools.permutations([stage.node for stage in cluster.stages]):
+            for other in filter(None, (made.cut_anew(order), made.of_spans(order, cuts))):
+                changed = (*plan.clusters[:i], other, *plan.clusters[i + 1 :])
+                assert worths.of(changed) <= plan.predicted.objective * (1 + 1e-6)

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster_planner.inputs.fleet import Fleet, Node
-from cluster_planner.inputs.links import RegionLink
+from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Stage
@@ -62,8 +62,23 @@ def test_no_more_plans_are_compared_than_asked_for(given: tuple[WholePlans, Plan
 
 def test_a_plan_that_no_cut_betters_stays(given: tuple[WholePlans, PlanWorths]) -> None:
     plans, worths = given
-    start = (cluster("ab", 6, 12), cluster("c", 12))
+    made = plans.made.cut_anew("ab")
+    assert made is not None
+    start = (made, cluster("c", 12))
     assert with_small_moves(plans, worths, start, 500) == start
+
+
+def test_of_few_stages_the_order_is_found_too(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    """Cuts alone leave the slow link between a and c in the middle of the pipeline."""
+    fleet = Fleet(tuple(make_node(name) for name in "abc"), (Link("a", "c", 0.3, 1e4),))
+    spans = SpanCosts(make_model(12), make_workload())
+    worths = PlanWorths(fleet, spans)
+    start = (cluster("acb", 4, 8, 12),)
+    (found,) = with_small_moves(WholePlans(fleet, spans, worths, fleet.names, 2), worths, start, 500)
+    assert [stage.node for stage in found.stages][1] == "b"
+    assert worths.of((found,)) > 1.5 * worths.of(start)
 
 
 def test_a_cut_that_clusters_share_moves_with_all_of_them(given: tuple[WholePlans, PlanWorths]) -> None:
