@@ -1,32 +1,36 @@
 """The best pipeline for one group of nodes: which nodes run stages, in what order, with what spans and what window.
 
 Two searches by dynamic programming (order_and_cuts.py) run on tables of costs: the least bottleneck; then the shortest
-round trip among pipelines whose bottleneck is at most that, or a little more, or anything, or where neither waits for
-the other. A stage whose memory is too short for what it would keep recomputes it, if the workload allows, and takes
-longer. All results are timed by the exact formulas, in small fleets also walked (schedule_walk.py), and the most
-valuable one is taken.
-
-The tables hold occupancy in seconds for bottlenecks, and seconds for round trips, by the formulas of stage_times.py.
-Where nodes of the group share a host, a boundary's flow counts by itself against the uplink, since it is not known yet
-which neighbours are on the host.
+round trip among pipelines whose bottleneck is at most that, or anything, or a limit between, as far as the most that
+such are worth (value_bounds.py) is more than what was found. All results are timed by the exact formulas, in small
+fleets also walked (schedule_walk.py), and the most valuable one is taken.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cluster_planner.inputs.constraints import LAST
 from cluster_planner.inputs.fleet import Fleet
-from cluster_planner.inputs.spans import Floats, SpanCosts
+from cluster_planner.inputs.model_costs import Workload
+from cluster_planner.inputs.spans import SpanCosts
+from cluster_planner.pipeline.cost_tables import (
+    GroupNodes,
+    both_ways,
+    bottleneck_tables,
+    ending,
+    round_trip_tables,
+    tables_that_fit,
+)
 from cluster_planner.pipeline.memory_fit import largest_fitting_window, recomputing
 from cluster_planner.pipeline.order_and_cuts import (
     EXACT_ORDER_NODES,
     SHORTLIST,
-    SLACKS,
     Pinned,
     Solution,
     Tables,
@@ -36,8 +40,10 @@ from cluster_planner.pipeline.order_and_cuts import (
     shortlist,
     windows_to_try,
 )
+from cluster_planner.pipeline.value_bounds import most_worth
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.objective import staleness_factor
+from cluster_planner.predict.schedule_walk import SHORTEST_S
 from cluster_planner.predict.stage_times import (
     bottleneck_s,
     flushed_s,
@@ -63,8 +69,19 @@ best one is cut on all.
 PLACED_PARTS = (1.0, 0.75, 0.5, 0.25)
 """In larger groups pipelines of these parts of the nodes are cut by what each place holds."""
 
-HALVINGS, FEW_HALVINGS = 4, 1
-"""The largest number of limits that are searched between two of SLACKS; the second in fleets of more nodes."""
+LIMITS, FEW_LIMITS = 4, 2
+"""The largest number of limits of the bottleneck that are tried beside the least one and none; the second in fleets of
+more than THOROUGH_NODES.
+"""
+
+SLACK = 1.25
+"""The first of these limits is so many times the least one."""
+
+ENOUGH = 1.001
+"""What is worth at most so many times the best pipeline by then is not looked for."""
+
+ROUNDING = 1e-12
+"""Costs that differ by no more than this part are the same."""
 
 Find = Callable[[Tables, np.ufunc], Solution | None]
 
@@ -133,32 +150,113 @@ def _searched(
         orders = candidate_orders(trips[0], group.flops_per_s, group.room_bytes)
         orders = tuple(dict.fromkeys(_arranged(order, pinned, ends) for order in orders))
     find = partial(best_pipeline, least=least, orders=() if exact else orders, pinned=pinned)
-    cuts: dict[tuple[tuple[tuple[int, int, int], ...], int], None] = {}
-    tried: list[bytes] = []
-    is_thorough = len(fleet.nodes) <= THOROUGH_NODES
-    for window, held in _held_to_try(spans, group, least, is_thorough):
-        fits = np.stack([spans.ways_that_fit(*group.rooms, each) for each in held])
-        if fits.tobytes() in tried:
+    work, is_thorough = spans.workload, len(fleet.nodes) <= THOROUGH_NODES
+    solved, found = Solved(), _Found(fleet, spans, averaging_per_s, walks=is_thorough)
+
+    def is_hopeless(most: float) -> bool:
+        return not work.is_synchronous and found.best is not None and most <= ENOUGH * found.best.value
+
+    for room in _rooms_to_try(spans, group, least, is_thorough):
+        if is_hopeless(room.most(solved.least_s(np.maximum), solved.least_s(np.add), work)):
             continue
-        tried.append(fits.tobytes())
-        tables, seconds = tables_that_fit(longest, fits), tables_that_fit(trips, fits)
+        tables, seconds = tables_that_fit(longest, room.fits), tables_that_fit(trips, room.fits)
+        if tables.places:
+            solved = Solved()  # what fits place by place may not have fitted before
         if not exact and len(orders) > SHORTLIST:
             orders = shortlist(tables, orders, least, pinned)
             find = partial(find, orders=orders)
-        fastest = find(tables, np.maximum)
-        if fastest is None:
-            continue
-        period = partial(period_s, window=window, workload=spans.workload)
-        halvings = HALVINGS if is_thorough else FEW_HALVINGS
-        for solution in (fastest, *_shorter_trips(tables, seconds, fastest.cost, period, find, halvings)):
-            cuts |= {(solution.steps, window): None, (solution.steps, 1): None}
-    ways = (recomputing(fleet, spans, _stages(spans, names, steps), window) for steps, window in cuts)
-    found = [timed(fleet, spans, stages, averaging_per_s) for stages in dict.fromkeys(ways) if stages is not None]
-    return _best_walked(fleet, spans, found) if is_thorough else max(found, key=_worth, default=None)
+        solve, most = partial(solved.solve, tables, seconds, find), partial(room.most, work=work)
+        for solution in _likely(tables, solve, most, is_hopeless, LIMITS if is_thorough else FEW_LIMITS):
+            for window in (room.window, 1):
+                stages = recomputing(fleet, spans, _stages(spans, names, solution.steps), window)
+                if stages is not None:
+                    found.look(stages)
+    return found.best
+
+
+class _Found:
+    """The most valuable pipeline of those looked at. `walks`: as it is predicted, since those that wait for their round
+    trip are slower than the formulas say, and never faster.
+    """
+
+    def __init__(self, fleet: Fleet, spans: SpanCosts, averaging_per_s: float, *, walks: bool) -> None:
+        self._given, self._averaging_per_s, self._walks = (fleet, spans), averaging_per_s, walks
+        self._seen = set[tuple[Stage, ...]]()
+        self.best: Pipeline | None = None
+
+    def look(self, stages: tuple[Stage, ...]) -> None:
+        if stages in self._seen:
+            return
+        self._seen.add(stages)
+        one = timed(*self._given, stages, self._averaging_per_s)
+        if self._walks and (self.best is None or one.value > self.best.value):
+            one = _walked(*self._given, one)
+        self.best = one if self.best is None else max(self.best, one, key=_worth)
+
+
+class Solved:
+    """The searches over one group's tables so far. What less room allows is among what more room does: so the best
+    pipeline with more room, or a higher limit, is the best one here where it is possible here at the same cost.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[np.ufunc, list[tuple[float, Solution]]] = {np.maximum: [], np.add: []}
+
+    def least_s(self, combine: np.ufunc) -> float:
+        """Return the least that any pipeline costs, as far as is known; 0 while nothing is."""
+        return min((solution.cost for limit, solution in self._known[combine] if np.isinf(limit)), default=0.0)
+
+    def solve(self, tables: Tables, seconds: Tables, find: Find, limit_s: float, combine: np.ufunc) -> Solution | None:
+        """Return the pipeline with the least bottleneck (np.maximum), or the shortest round trip (np.add), whose
+        bottleneck is at most `limit_s`. The tables of a call leave no more room than those of the calls before.
+        """
+        costs = seconds if combine is np.add else tables
+        for limit, solution in self._known[combine]:
+            is_possible = limit >= limit_s and tables.total(solution.steps, np.maximum) <= limit_s
+            if is_possible and costs.total(solution.steps, combine) <= solution.cost * (1 + ROUNDING):
+                return solution
+        found = find(costs if np.isinf(limit_s) else tables.within(limit_s, costs), combine)
+        if found is not None:
+            self._known[combine].append((limit_s, found))
+        return found
+
+
+class _Room(NamedTuple):
+    """What fits, as `ways_that_fit` says, by place, with some windows: from `low` to `high`; with larger ones less
+    does. `window`: the one that is tried.
+    """
+
+    window: int
+    low: int
+    high: int
+    fits: NDArray[np.bool_]
+
+    def most(self, longest_s: float, trip_s: float, work: Workload) -> float:
+        """Return what pipelines with these times are worth at most, but for lone stages and those that have memory for
+        larger windows, and are worth more with such. With a synchronous schedule it is what they make about.
+        """
+        if work.is_synchronous:
+            return work.micro_batch * work.update_every / ((work.update_every - 1) * longest_s + trip_s + SHORTEST_S)
+        return float(most_worth(longest_s, trip_s, work, (self.low, self.high)))
+
+
+def _rooms_to_try(spans: SpanCosts, group: GroupNodes, least: int, finely: bool) -> Sequence[_Room]:
+    """Return what is to be tried, from the most room to the least."""
+    rooms, placed, above = list[_Room](), list[_Room](), spans.workload.largest_window
+    for window, held in _held_to_try(spans, group, least, finely):
+        fits = np.stack([spans.ways_that_fit(*group.rooms, each) for each in held])
+        if len(held) > 1:
+            placed.append(_Room(window, window, window, fits))
+        elif rooms and (rooms[-1].fits == fits).all():
+            rooms[-1] = rooms[-1]._replace(low=window)
+        else:
+            rooms.append(_Room(window, window, above, fits))
+        above = window - 1
+    return *reversed(rooms), *placed
 
 
 def _held_to_try(
-    spans: SpanCosts, group: "GroupNodes", least: int, finely: bool
+    spans: SpanCosts, group: GroupNodes, least: int, finely: bool
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield windows to try, each with the micro-batches that stages hold then: all the same, or place by place.
 
@@ -181,56 +279,42 @@ def _held_to_try(
         yield stages, tuple(work.held(stages, index) for index in range(stages))
 
 
-def _shorter_trips(
+def _likely(
     tables: Tables,
-    seconds: Tables,
-    least_s: float,
-    period: Callable[[float, float], float],
-    find: Find,
-    halvings: int,
+    solve: Callable[[float, np.ufunc], Solution | None],
+    most: Callable[[float, float], float],
+    is_hopeless: Callable[[float], bool],
+    limits: int,
 ) -> Iterator[Solution]:
-    """Return the shortest round trips with bottlenecks of at most SLACKS times the least, then of so many limits
-    between: at the best limit the round trip is waited for just as long as the bottleneck takes.
+    """Yield the pipeline with the least bottleneck, those with the shortest round trip among all and among those with
+    the least bottleneck, and then with bottlenecks of at most so many limits between. `most`: what pipelines with a
+    bottleneck and a round trip are worth at most. A limit is set where that is most, as long as that is not hopeless.
     """
-
-    def within(limit_s: float) -> Solution | None:
-        return find(tables.within(limit_s * (1 + 1e-12), seconds), np.add)
-
-    too_low_s, too_high_s = 0.0, np.inf
-    for turn in range(len(SLACKS) + halvings):
-        if turn < len(SLACKS):
-            limit_s = least_s * SLACKS[turn]
-            if np.isinf(limit_s) and np.isfinite(too_high_s):
-                continue  # a longer bottleneck does not wait for a shorter round trip
-        elif 0 < too_low_s < too_high_s < np.inf:
-            limit_s = math.sqrt(too_low_s * too_high_s)
-        else:
+    fastest, shortest = solve(np.inf, np.maximum), solve(np.inf, np.add)
+    if fastest is None or shortest is None:
+        return
+    yield from (fastest, shortest)
+    least_s = fastest.cost * (1 + ROUNDING)
+    if (narrow := solve(least_s, np.add)) is not None:
+        yield narrow
+    # Within (above this bottleneck, at most that one) no round trip is shorter than the third.
+    between = [(least_s, tables.total(shortest.steps, np.maximum), shortest.cost)]
+    for number in range(limits):
+        between = [one for one in between if one[0] < one[1]]
+        if not between:
             return
-        solution = within(limit_s)
-        if solution is None:
-            continue
+        low_s, high_s, trip_s = one = max(between, key=lambda one: most(one[0], one[2]))
+        middle_s = math.sqrt(low_s * high_s) if number else min(SLACK * low_s, high_s)
+        limit_s = middle_s * (1 + ROUNDING)
+        if is_hopeless(most(low_s, trip_s)) or (solution := solve(limit_s, np.add)) is None:
+            return
         yield solution
-        longest_s = tables.most(solution.steps)
-        if period(longest_s, solution.cost) > longest_s:
-            too_low_s = max(too_low_s, min(limit_s, too_high_s))
-        else:
-            too_high_s = min(too_high_s, longest_s)
+        between.remove(one)
+        between += [(low_s, tables.total(solution.steps, np.maximum), solution.cost), (limit_s, high_s, trip_s)]
 
 
 def _worth(pipeline: Pipeline) -> tuple[float, int]:
     return pipeline.value, -len(pipeline.stages)
-
-
-def _best_walked(fleet: Fleet, spans: SpanCosts, found: Sequence[Pipeline]) -> Pipeline | None:
-    """Return the most valuable one as it is predicted: those that wait for their round trip are slower than the
-    formulas say, and never faster.
-    """
-    best: Pipeline | None = None
-    for one in sorted(found, key=_worth, reverse=True):
-        if best is not None and one.value <= best.value:
-            break
-        best = max((each for each in (best, _walked(fleet, spans, one)) if each is not None), key=_worth)
-    return best
 
 
 def _walked(fleet: Fleet, spans: SpanCosts, pipeline: Pipeline) -> Pipeline:
@@ -291,98 +375,3 @@ def _shortlisted(fleet: Fleet, names: Sequence[str], positions: int, needed: fro
     fastest = sorted(nodes, key=lambda node: -node.flops_per_s)[:FASTEST]
     kept = needed | {node.name for node in (*largest, *fastest)}
     return [name for name in names if name in kept]
-
-
-class GroupNodes:
-    """The nodes of a search, as arrays in the order of `names`."""
-
-    def __init__(self, fleet: Fleet, names: Sequence[str]) -> None:
-        sites = fleet.arrays
-        at = np.array([sites.number_of[name] for name in names])
-        self.flops_per_s, self.room_bytes = sites.flops_per_s[at], sites.room_bytes[at]
-        self.host_room_bytes = sites.host_room_bytes[at]
-        self.up_bytes_per_s, self.down_bytes_per_s = sites.up_bytes_per_s[at], sites.down_bytes_per_s[at]
-        self.latency_s, self.flow_bytes_per_s = sites.between(at, at)
-        hosts = sites.host[at]
-        self.mates = np.where(hosts < 0, 1, (hosts[:, None] == hosts).sum(axis=1))
-
-    @classmethod
-    def slowest_of(cls, fleet: Fleet, orders: Sequence[Sequence[str]]) -> "GroupNodes":
-        """Return nodes that at each place are as slow as the slowest of all these orders, in each respect, with as
-        little memory and links as slow.
-        """
-        group = cls(fleet, orders[0])
-        for order in orders[1:]:
-            other = cls(fleet, order)
-            for name in (
-                "flops_per_s",
-                "room_bytes",
-                "host_room_bytes",
-                "up_bytes_per_s",
-                "down_bytes_per_s",
-                "flow_bytes_per_s",
-            ):
-                setattr(group, name, np.minimum(getattr(group, name), getattr(other, name)))
-            group.latency_s = np.maximum(group.latency_s, other.latency_s)
-            group.mates = np.maximum(group.mates, other.mates)
-        return group
-
-    @property
-    def rooms(self) -> tuple[Floats, Floats]:
-        """Return the room of each node, and of each GPU's machine, in bytes."""
-        return self.room_bytes, self.host_room_bytes
-
-
-def bottleneck_tables(spans: SpanCosts, group: GroupNodes, averaging_per_s: float, flops: Floats) -> Tables:
-    """Occupancy in seconds, when averaging moves `averaging_per_s` bytes each way per parameter byte."""
-    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-    averaged = averaging_per_s * spans.parameter_table
-    sent, received = gradient[:, None] + forward[None, :], forward[:, None] + gradient[None, :]
-    stage = spans.table_with_reading(flops / group.flops_per_s[:, None, None])
-    alone = (group.mates == 1)[:, None, None]
-    for flows, rate in ((sent, group.up_bytes_per_s), (received, group.down_bytes_per_s)):
-        if averaging_per_s == 0.0:
-            busy = np.where(alone, flows / rate[:, None, None], 0.0)
-        else:
-            left = rate[:, None, None] - group.mates[:, None, None] * averaged
-            busy = np.where(left > 0, np.where(alone, flows, 0.0) / np.where(left > 0, left, 1.0), np.inf)
-        stage = np.maximum(stage, busy)
-    rate = group.flow_bytes_per_s
-    hop = np.maximum(forward / rate[:, :, None], gradient / rate.T[:, :, None])
-    return Tables(stage, hop)
-
-
-def round_trip_tables(spans: SpanCosts, group: GroupNodes, flops: Floats) -> Tables:
-    """Return the seconds that each stage and each hop adds to a round trip."""
-    forward, gradient = spans.forward_bytes[spans.positions], spans.gradient_bytes[spans.positions]
-    rate = group.flow_bytes_per_s
-    hop = 2 * group.latency_s[:, :, None] + forward / rate[:, :, None] + gradient / rate.T[:, :, None]
-    return Tables(spans.table_with_reading(flops / group.flops_per_s[:, None, None]), hop)
-
-
-def ending(tables: Tables, ends: Sequence[int]) -> Tables:
-    """Forbid, in place, all nodes but those of `ends` to run the last stage, and those to run any other."""
-    for node in ends:
-        others = np.arange(len(tables.stage)) != node
-        tables.stage[others, :, -1] = np.inf
-        tables.stage[node, :, :-1] = np.inf
-    return tables
-
-
-def both_ways(spans: SpanCosts, tables: Callable[[Floats], Tables]) -> tuple[Tables, Tables]:
-    """Return `tables` of the FLOPs of stages that keep their activations, and of those that recompute them."""
-    return tables(spans.flops_table()), tables(spans.flops_table(recomputes=True))
-
-
-def tables_that_fit(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
-    """Return the tables of a way that fits, where `fits` has several along its first axis place by place."""
-    placed = [first_that_fits(both, each) for each in fits]
-    return placed[0] if len(placed) == 1 else Tables(placed[0].stage, placed[0].hop, tuple(one.stage for one in placed))
-
-
-def first_that_fits(both: tuple[Tables, Tables], fits: NDArray[np.bool_]) -> Tables:
-    """Return the tables of the first way in which each span fits. `fits`: [way, node, i, j], see
-    SpanCosts.ways_that_fit.
-    """
-    keep, again = both
-    return Tables(np.where(fits[0], keep.stage, np.where(fits[1], again.stage, np.inf)), keep.hop)

@@ -19,14 +19,8 @@ import numpy as np
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import PARAMETER_BYTES
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.pipeline.best_pipeline import (
-    GroupNodes,
-    Pipeline,
-    both_ways,
-    bottleneck_tables,
-    first_that_fits,
-    timed,
-)
+from cluster_planner.pipeline.best_pipeline import Pipeline, timed
+from cluster_planner.pipeline.cost_tables import GroupNodes, both_ways, bottleneck_tables, first_that_fits
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.pipeline.order_and_cuts import Tables, best_cuts, windows_to_try
 from cluster_planner.plan import Stage

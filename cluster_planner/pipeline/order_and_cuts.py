@@ -29,9 +29,6 @@ from cluster_planner.inputs.model_costs import Workload
 
 Floats: TypeAlias = NDArray[np.float64]
 
-SLACKS = (1.0, 1.25, np.inf)
-"""A stage may take this many times the least bottleneck when that shortens the round trip."""
-
 FINER = 0.75
 """Where windows are tried finely, each is at most this part of the one before."""
 
@@ -71,11 +68,11 @@ class Tables:
         stage = places[0] if places else np.where(self.stage <= most, costs.stage, np.inf)
         return Tables(stage, np.where(self.hop <= most, costs.hop, np.inf), places)
 
-    def most(self, steps: Sequence[tuple[int, int, int]]) -> float:
-        """Return the largest cost in a pipeline of these steps (see Solution)."""
+    def total(self, steps: Sequence[tuple[int, int, int]], combine: np.ufunc) -> float:
+        """Return what the costs in a pipeline of these steps (see Solution) come to."""
         stages = [self.at(place)[step] for place, step in enumerate(steps)]
         hops = [self.hop[a, b, cut] for (a, _, cut), (b, _, _) in itertools.pairwise(steps)]
-        return float(max((*stages, *hops)))
+        return float(combine.reduce([*stages, *hops]))
 
 
 @dataclass(frozen=True)
@@ -245,36 +242,43 @@ def _nearest_neighbours(distance: Floats, start: int) -> tuple[int, ...]:
 
 
 def _over_subsets(tables: Tables, combine: np.ufunc, least: int, pinned: Pinned) -> Solution | None:
+    least = len(tables.places) or least
+    best = _of_sets(tables, combine, pinned)
+    needed, (sets, sizes) = sum(1 << j for j in pinned.required), sets_by_size(len(tables.stage))
+    ends = best[-1, :, sets[(sizes >= least) & (sets & needed == needed)]]
+    found = sets[(sizes >= least) & (sets & needed == needed)]
+    at, j = (int(index) for index in np.unravel_index(ends.argmin(), ends.shape)) if ends.size else (0, 0)
+    if not ends.size or not np.isfinite(ends[at, j]):
+        return None
+    return Solution(float(ends[at, j]), _walked_back(tables, combine, best.transpose(2, 1, 0), int(found[at]), j))
+
+
+def cheapest_of_sets(tables: Tables, combine: np.ufunc) -> Floats:
+    """Return, for each set of nodes as bits, the cost of the cheapest pipeline in which each of them runs a stage."""
+    cheapest: Floats = _of_sets(tables, combine, ANYONE)[-1].min(axis=0)
+    return cheapest
+
+
+def _of_sets(tables: Tables, combine: np.ufunc, pinned: Pinned) -> Floats:
+    """Return [position, node, set]: the cost of the cheapest pipeline up to a position in which these nodes run a stage
+    each, that one the last.
+    """
     nodes, positions = tables.stage.shape[:2]
     best = np.full((positions, nodes, 1 << nodes), np.inf)  # sets last: numpy's innermost loops are long then
     hops, everyone = tables.hop.transpose(2, 0, 1).copy(), np.arange(nodes)[:, None]
     for j in range(nodes):
         if pinned.allows(j, 0):
             best[:, j, 1 << j] = tables.at(0)[j, 0]
-    least, most = (len(tables.places),) * 2 if tables.places else (least, nodes)
-    needed = sum(1 << j for j in pinned.required)
-    answer, answer_cost = (0, 0), np.inf
-    for size in range(1, most + 1):
+    for size in range(2, (len(tables.places) or nodes) + 1):
         used, others = sets_of(nodes, size)
-        if size > 1:
-            before, reached_by = used ^ (1 << everyone), others.transpose(2, 0, 1)
-            reach = combine(best[:, reached_by, before], hops[:, reached_by, everyone]).min(axis=1)
-            stage = tables.at(size - 1).transpose(1, 2, 0)[..., None]
-            cost = combine(reach[:, None], stage).min(axis=0)
-            for j in (j for j in range(nodes) if not pinned.allows(j, size - 1)):
-                cost[:, j] = np.inf
-            best[:, everyone, used] = cost
-        if size < least:
-            continue
-        ends = best[-1, everyone, used]
-        if needed:
-            ends = np.where(used & needed == needed, ends, np.inf)
-        j, at = (int(index) for index in np.unravel_index(ends.argmin(), ends.shape))
-        if ends[j, at] < answer_cost:
-            answer, answer_cost = (int(used[j, at]), j), float(ends[j, at])
-    if not np.isfinite(answer_cost):
-        return None
-    return Solution(answer_cost, _walked_back(tables, combine, best.transpose(2, 1, 0), *answer))
+        before, reached_by = used ^ (1 << everyone), others.transpose(2, 0, 1)
+        reach = combine(best[:, reached_by, before], hops[:, reached_by, everyone]).min(axis=1)
+        stage = tables.at(size - 1).transpose(1, 2, 0)[..., None]
+        cost = combine(reach[:, None], stage).min(axis=0)
+        for j in (j for j in range(nodes) if not pinned.allows(j, size - 1)):
+            cost[:, j] = np.inf
+        best[:, everyone, used] = cost
+    return best
 
 
 def _walked_back(
@@ -291,6 +295,13 @@ def _walked_back(
         steps.append((j, start, end))
         used, j, end = before, others[int(reach[:, start].argmin())], start
     return (j, 0, end), *reversed(steps)
+
+
+@cache
+def sets_by_size(nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all sets of nodes but the empty one as bits, the smallest first, and the size of each."""
+    sets = np.array(sorted(range(1, 1 << nodes), key=lambda bits: (bits.bit_count(), bits)))
+    return sets, np.array([int(bits).bit_count() for bits in sets])
 
 
 @cache

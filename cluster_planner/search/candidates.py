@@ -42,7 +42,7 @@ class Assembler:
     """An assembler works groupings out exactly, and caches the pipelines of groups that it has seen."""
 
     def __init__(self, fleet: Fleet, spans: SpanCosts, least: int) -> None:
-        self._fleet, self._spans, self._least = fleet, spans, least
+        self._fleet, self.spans, self._least = fleet, spans, least
         self._toured: dict[tuple[str, ...], Pipeline | None] = {}
         self._known: dict[tuple[tuple[str, ...], float], Pipeline | None] = {}
 
@@ -53,7 +53,7 @@ class Assembler:
         best: Candidate | None = None
         passes = PASSES if len(groups) <= MANY else 1 + (samples_per_s <= 0)
         for _ in range(passes if len(groups) > 1 else 1):
-            load = averaging_per_s(len(groups), samples_per_s, self._spans.workload)
+            load = averaging_per_s(len(groups), samples_per_s, self.spans.workload)
             found = self._once(groups, float(f"{load:.2g}"))
             if found is None and load > 0 and best is None:
                 found = self._once(groups, 0.0)  # so much averaging leaves nothing of a link: clusters will wait for it
@@ -67,7 +67,7 @@ class Assembler:
         """Return the best pipeline of these nodes."""
         key = (group, averaging_per_s)
         if key not in self._known:
-            self._known[key] = plan_pipeline(self._fleet, self._spans, group, averaging_per_s, self._least)
+            self._known[key] = plan_pipeline(self._fleet, self.spans, group, averaging_per_s, self._least)
         return self._known[key]
 
     def _once(self, groups: Sequence[tuple[str, ...]], averaging_per_s: float) -> Candidate | None:
@@ -95,13 +95,13 @@ class Assembler:
     def _along_tour(self, group: tuple[str, ...]) -> Pipeline | None:
         if group not in self._toured:
             numbers = [self._fleet.arrays.number_of[name] for name in group]
-            tour = open_tour(self._fleet, tuple(numbers), self._spans.coarse.sent_bytes)
-            self._toured[group] = fast_cuts(self._fleet, self._spans.coarse, [self._fleet.names[i] for i in tour])
+            tour = open_tour(self._fleet, tuple(numbers), self.spans.coarse.sent_bytes)
+            self._toured[group] = fast_cuts(self._fleet, self.spans.coarse, [self._fleet.names[i] for i in tour])
         return self._toured[group]
 
     def of_clusters(self, clusters: Sequence[Cluster]) -> Candidate:
         """Return the plan of these clusters, which are named anew, the fastest first."""
-        alone = [timed(self._fleet, self._spans, cluster.stages, 0.0).samples_per_s for cluster in clusters]
+        alone = [timed(self._fleet, self.spans, cluster.stages, 0.0).samples_per_s for cluster in clusters]
         names = [tuple(stage.node for stage in cluster.stages) for cluster in clusters]
         ranked = sorted(range(len(clusters)), key=lambda i: (-alone[i], names[i]))
         return self._named([clusters[i] for i in ranked])
@@ -113,8 +113,8 @@ class Assembler:
             replace(cluster, name=next(free) if label is None else label)
             for label, cluster in zip(labels, clusters, strict=True)
         )
-        rings = make_rings(self._fleet, self._spans, named)
-        return Candidate(named, rings, predict(self._fleet, self._spans, named, rings))
+        rings = make_rings(self._fleet, self.spans, named)
+        return Candidate(named, rings, predict(self._fleet, self.spans, named, rings))
 
 
 def averaging_limits_of(candidate: Candidate) -> AveragingLimits:

@@ -29,9 +29,10 @@ OF_EACH, OF_EACH_OF_MANY = 4, 3
 
 STAGES = ((16, 150), (5, 400), (2, 800))
 """In fleets of up to MOST_IN_PARTS nodes: how many starts go on, and from each short runs until so many changes have
-gained nothing. SEEDS separates the draws of one stage from those of the next.
+gained nothing; in fleets of fewer than FULL nodes, which have fewer plans near to one, as many fewer. SEEDS separates
+the draws of one stage from those of the next.
 """
-SEEDS = 10_000
+FULL, SEEDS = 20, 10_000
 
 CLIMBED = 2
 """The number of starts in larger fleets, and in parts of fleets."""
@@ -109,7 +110,8 @@ def climbed(
         tries, left = TRIES, starts.best(STAGES[0][0])
         for stage, (starts_of_stage, idle) in enumerate(STAGES):
             seed = problem.seed + stage * SEEDS
-            left = [_until_idle(problem, plans_of, start, idle, seed) for start in left[:starts_of_stage]]
+            fewer = idle * min(1.0, count / FULL)
+            left = [_until_idle(problem, plans_of, start, fewer, seed) for start in left[:starts_of_stage]]
             left.sort(key=lambda start: -start.worth)
         best = left[0].clusters if left else ()
     else:
@@ -131,7 +133,7 @@ def climbed(
 
 
 def _until_idle(
-    problem: SearchProblem, plans_of: Callable[[Group], WholePlans], start: Start, idle_most: int, seed: int
+    problem: SearchProblem, plans_of: Callable[[Group], WholePlans], start: Start, idle_most: float, seed: int
 ) -> Start:
     """Return what climbing finds with the nodes of a start, and then with all, until so many changes gain nothing."""
     worth, clusters, _ = start

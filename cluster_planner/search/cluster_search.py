@@ -28,7 +28,7 @@ from cluster_planner.search.few_nodes import MOVES, climbed_divisions, climbed_f
 from cluster_planner.search.fleet_parts import MOST_IN_PARTS, likely_parts, parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
-from cluster_planner.search.partitions import divisions
+from cluster_planner.search.partitions import Divisions
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
@@ -96,13 +96,20 @@ Groupings: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
 
 class Search:
     """One search for clusters, which `best` runs. `found`: the best plan so far. `is_part`: it is one of a part of the
-    fleet, which looks at no parts of its own, and climbs less.
+    fleet, which looks at no parts of its own, and climbs less. `above`: only plans that are worth more are of interest.
     """
 
     def __init__(
-        self, problem: SearchProblem, spans: SpanCosts, memory_fit: MemoryFit, tell: Tell, *, is_part: bool = False
+        self,
+        problem: SearchProblem,
+        spans: SpanCosts,
+        memory_fit: MemoryFit,
+        tell: Tell,
+        *,
+        is_part: bool = False,
+        above: float = 0.0,
     ) -> None:
-        self._problem, self._tell, self._is_part = problem, tell, is_part
+        self._problem, self._tell, self._is_part, self._above = problem, tell, is_part, above
         self._context = SearchContext(problem, memory_fit)
         self._rules = problem.fleet.rules
         self._assembler = Assembler(problem.fleet, spans, problem.least)
@@ -257,7 +264,12 @@ class Search:
         self._searched.add(nodes)
         part = self._problem.of_part(nodes)
         memory_fit = MemoryFit(part.fleet, self._spans, part.least)
-        found = Search(part, self._spans, memory_fit, unheard, is_part=True).best(*((start,) if start else ()))
+        if len(nodes) <= EXHAUSTIVE_NODES:
+            divisions = Divisions(part, Assembler(part.fleet, self._spans, part.least))
+            if divisions.most() <= self._best_objective:
+                return
+        search = Search(part, self._spans, memory_fit, unheard, is_part=True, above=self._best_objective)
+        found = search.best(*((start,) if start else ()))
         if found is not None:
             self._offer("parts", found.clusters, words, nodes)
 
@@ -345,10 +357,12 @@ class Search:
 
     def _all_partitions(self) -> None:
         rate = 0.0 if self.found is None else self.found.forecast.prediction.samples_per_s
-        for groups in divisions(self._problem, self._assembler, rate):
+        divisions = Divisions(self._problem, self._assembler)
+        for groups in divisions.best(rate, lambda: max(self._best_objective, self._above)):
             self._work_out("all partitions", groups, format_count(len(groups), "cluster"))
-        climber, are_climbed = self._plans_of(self._problem.able), False
-        for clusters in climbed_divisions(self._problem, self._assembler, climber, self._best_objective):
+        climber, least = self._plans_of(self._problem.able), max(self._best_objective, self._above)
+        are_climbed = False
+        for clusters in climbed_divisions(self._problem, divisions, self._assembler, climber, least):
             self._offer("whole plans", clusters)
             are_climbed = True
         if self.found is None or self._is_part:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.pipeline.best_pipeline import GroupNodes
+from cluster_planner.pipeline.cost_tables import GroupNodes
 from cluster_planner.search.estimates import Group
 
 HALVINGS = 8

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import Floats, SpanCosts
-from cluster_planner.pipeline.order_and_cuts import SLACKS, windows_to_try
+from cluster_planner.pipeline.order_and_cuts import windows_to_try
 from cluster_planner.predict.objective import STALENESS_COST
 from cluster_planner.predict.schedule_walk import SHORTEST_S
 from cluster_planner.search.group_pipelines import (
@@ -30,6 +30,9 @@ from cluster_planner.search.group_pipelines import (
     in_order,
     over_subsets,
 )
+
+SLACKS = (1.0, 1.25, np.inf)
+"""A stage may take this many times the least bottleneck when that shortens the round trip."""
 
 FINE, FINE_POSITIONS = 8, 20
 """Groups of more than EXACT nodes, of which up to FINE are estimated together, have FINE_POSITIONS cut positions."""

@@ -15,7 +15,7 @@ from cluster_planner.predict.objective import averaging_factor
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.climbed_starts import Start, Starts
-from cluster_planner.search.partitions import divisions
+from cluster_planner.search.partitions import Divisions
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.small_moves import with_small_moves
@@ -38,13 +38,13 @@ MOVES = 1600
 
 
 def climbed_divisions(
-    problem: SearchProblem, assembler: Assembler, climber: WholePlans, least: float
+    problem: SearchProblem, divisions: Divisions, assembler: Assembler, climber: WholePlans, least: float
 ) -> Iterator[Clusters]:
     """Yield what climbing finds from each hopeful division, for each number of clusters; nothing where no division can
     be worth more than `least`, the worth of the best plan.
     """
     names, found = problem.fleet.names, list[tuple[float, Clusters]]()
-    for groups in divisions(problem, assembler, 0.0):
+    for groups in divisions.best(0.0, lambda: HOPEFUL * least):
         named = [tuple(names[i] for i in group) for group in groups]
         clusters = assembler.clusters(named)
         if clusters is not None and len(groups) >= problem.fleet.rules.min_clusters:

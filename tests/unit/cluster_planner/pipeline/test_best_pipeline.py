@@ -8,9 +8,9 @@ from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link, RegionLink
 from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
-from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, plan_pipeline, timed
+from cluster_planner.pipeline.best_pipeline import THOROUGH_NODES, Solved, plan_pipeline, timed
 from cluster_planner.pipeline.memory_fit import largest_fitting_window
-from cluster_planner.pipeline.order_and_cuts import EXACT_ORDER_NODES
+from cluster_planner.pipeline.order_and_cuts import EXACT_ORDER_NODES, Solution, Tables, best_pipeline
 from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict.prediction import predict
 
@@ -161,3 +161,31 @@ def test_in_a_large_fleet_too_a_pipeline_is_worth_no_less_than_that_of_the_nodes
         used = plan_pipeline(fleet, spans, [stage.node for stage in found.stages], 0.0, 1)
         assert used is not None
         assert found.value >= used.value * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_found_with_more_room_is_found_again_without_another_search(seed: int) -> None:
+    """Searches whose answer is known are left out, and all answers are as good as those of searches of their own."""
+    random, solved, searches = np.random.default_rng(seed), Solved(), 0
+
+    def find(tables: Tables, combine: np.ufunc) -> Solution | None:
+        nonlocal searches
+        searches += 1
+        return best_pipeline(tables, combine, 1, ())
+
+    shape, asked = (3, 6, 6), 0
+    stage, seconds = random.uniform(1, 10, shape), random.uniform(1, 10, shape)
+    hop = random.uniform(0, 3, (3, 3, 6))
+    stage[:, *np.tril_indices(6)] = np.inf
+    for _ in range(4):
+        tables, trips = Tables(stage, hop), Tables(np.where(np.isfinite(stage), seconds, np.inf), hop)
+        for limit_s in (np.inf, 12.0, 9.0, 6.0):
+            for combine in (np.add, np.maximum):
+                asked += 1
+                costs = trips if combine is np.add else tables
+                own = best_pipeline(tables.within(limit_s, costs), combine, 1, ())
+                found = solved.solve(tables, trips, find, limit_s, combine)
+                assert (found is None) == (own is None)
+                assert found is None or own is None or found.cost == pytest.approx(own.cost)
+        stage = np.where(random.random(shape) < 0.2, np.inf, stage)  # less fits
+    assert searches < asked

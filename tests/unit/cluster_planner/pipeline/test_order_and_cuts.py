@@ -12,6 +12,7 @@ from cluster_planner.pipeline.order_and_cuts import (
     best_cuts,
     best_pipeline,
     candidate_orders,
+    cheapest_of_sets,
     cuts_of_orders,
     shortlist,
 )
@@ -45,6 +46,17 @@ def test_few_nodes_are_ordered_exactly(seed: int, nodes: int, positions: int, le
         assert [(a, b) for _, a, b in found.steps] == list(itertools.pairwise(ends))
         assert ends[-1] == positions - 1
         assert len({j for j, _, _ in found.steps}) == len(found.steps) >= least
+
+
+@pytest.mark.parametrize("combine", [np.maximum, np.add])
+def test_the_cheapest_pipeline_of_each_set_has_all_its_nodes(combine: np.ufunc) -> None:
+    tables, found = tables_of(1, 4, 6), cheapest_of_sets(tables_of(1, 4, 6), combine)
+    assert np.isinf(found[0])
+    for size in range(1, 5):
+        for nodes in itertools.combinations(range(4), size):
+            each = [best_cuts(tables, order, combine, size) for order in itertools.permutations(nodes)]
+            expected = min(one.cost for one in each if one is not None)
+            assert found[sum(1 << node for node in nodes)] == pytest.approx(expected)
 
 
 @settings(max_examples=30, deadline=None)

@@ -75,3 +75,18 @@ def test_no_part_of_a_fleet_is_planned_with_fewer_clusters_than_are_demanded(
     best = Search(problem, spans, MemoryFit(fleet, spans, 1), unheard).best()
     assert best is not None
     assert len(best.clusters) == 2
+
+
+@pytest.mark.parametrize("above", [0.0, 1e9])
+def test_a_part_is_not_divided_in_all_ways_where_that_cannot_be_worth_enough(
+    above: float,
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+) -> None:
+    fleet = Fleet(tuple(make_node(f"n{i}") for i in range(4)))
+    costs, work, told = make_model(4), make_workload(), list[Step]()
+    spans, problem = SpanCosts(costs, work), SearchProblem(fleet, costs, work, (0, 1, 2, 3), 1, 0)
+    search = Search(problem, spans, MemoryFit(fleet, spans, 1), told.append, is_part=True, above=above)
+    assert search.best() is not None
+    assert any(step.phase == "all partitions" for step in told) == (above == 0.0)

@@ -13,7 +13,7 @@ from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.cluster_search import Search
 from cluster_planner.search.few_nodes import climbed_divisions
-from cluster_planner.search.partitions import divisions
+from cluster_planner.search.partitions import Divisions
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.steps import unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
@@ -39,13 +39,14 @@ def climbed(problem: SearchProblem, least: float) -> tuple[PlanWorths, Assembler
     worths = PlanWorths(problem.fleet, spans)
     assembler = Assembler(problem.fleet, spans, problem.least)
     climber = WholePlans(problem.fleet, spans, worths, problem.fleet.names, problem.least)
-    return worths, assembler, list(climbed_divisions(problem, assembler, climber, least))
+    divisions = Divisions(problem, assembler)
+    return worths, assembler, list(climbed_divisions(problem, divisions, assembler, climber, least))
 
 
 def test_where_rounds_starve_climbing_finds_more_than_the_divisions_do(starving: SearchProblem) -> None:
     worths, assembler, found = climbed(starving, 0.0)
     names, best = starving.fleet.names, 0.0
-    for groups in divisions(starving, assembler, 0.0):
+    for groups in Divisions(starving, assembler).best(0.0, lambda: 0.0):
         if (clusters := assembler.clusters([tuple(names[i] for i in group) for group in groups])) is not None:
             best = max(best, worths.of(clusters))
     most = max(map(worths.of, found))

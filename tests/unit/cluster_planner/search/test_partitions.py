@@ -10,7 +10,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.search.candidates import Assembler
 from cluster_planner.search.estimates import Group
-from cluster_planner.search.partitions import KEPT, best_partitions, divisions
+from cluster_planner.search.partitions import KEPT, Divisions, best_partitions
 from cluster_planner.search.search_context import SearchProblem
 
 
@@ -56,17 +56,52 @@ def test_only_groups_that_leave_the_others_enough_nodes_are_asked_for() -> None:
     assert {len(group) for group in asked} == {2, 3}
 
 
-@pytest.mark.parametrize("forbid", [(), (("n0", "n2"),)])
-def test_a_problem_is_divided_into_every_number_of_clusters_as_rules_allow(
-    forbid: tuple[tuple[str, str], ...],
+def test_only_groups_that_may_be_in_one_of_the_best_divisions_are_worked_out() -> None:
+    nodes, asked = range(6), set[Group]()
+    random = np.random.default_rng(0)
+    worth: dict[Group, float] = {}
+
+    def at_most(group: Group) -> float:
+        return 1.1 * worth.setdefault(group, len(group) * float(random.uniform(0.5, 1.0)))
+
+    def value_of(group: Group) -> float:
+        asked.add(group)
+        return at_most(group) / 1.1
+
+    found = best_partitions(nodes, 2, 1, value_of, at_most=at_most)
+    few = len(asked)
+    assert found == best_partitions(nodes, 2, 1, value_of)
+    assert few < len(asked) / 2
+
+
+@pytest.fixture
+def problem(
+    request: pytest.FixtureRequest,
     make_node: Callable[..., Node],
     make_model: Callable[..., ModelCosts],
     make_workload: Callable[..., Workload],
-) -> None:
-    fleet = Fleet(tuple(make_node(f"n{i}") for i in range(4)), constraints=Constraints(forbid=forbid))
-    costs, work = make_model(4), make_workload()
-    spans, problem = SpanCosts(costs, work), SearchProblem(fleet, costs, work, (0, 1, 2, 3), 1, 0)
-    found = list(divisions(problem, Assembler(fleet, spans, 1), 100.0))
+) -> SearchProblem:
+    fleet = Fleet(tuple(make_node(f"n{i}") for i in range(4)), constraints=Constraints(forbid=request.param))
+    return SearchProblem(fleet, make_model(4), make_workload(), (0, 1, 2, 3), 1, 0)
+
+
+def divisions_of(problem: SearchProblem) -> Divisions:
+    return Divisions(problem, Assembler(problem.fleet, SpanCosts(problem.costs, problem.work), 1))
+
+
+@pytest.mark.parametrize("problem", [(), (("n0", "n2"),)], indirect=True)
+def test_a_problem_is_divided_into_every_number_of_clusters_as_rules_allow(problem: SearchProblem) -> None:
+    found = list(divisions_of(problem).best(100.0, lambda: 0.0))
     assert {len(groups) for groups in found} == {1, 2, 3, 4}
     together = [set(group) >= {0, 2} for groups in found for group in groups]
-    assert any(together) == (not forbid)
+    assert any(together) == (not problem.fleet.constraints.forbid)
+
+
+@pytest.mark.parametrize("problem", [()], indirect=True)
+def test_numbers_of_clusters_that_cannot_be_worth_more_are_not_divided_into(problem: SearchProblem) -> None:
+    divisions = divisions_of(problem)
+    assert list(divisions.best(100.0, divisions.most)) == []
+    assert len({len(groups) for groups in divisions.best(100.0, lambda: divisions.most() * 0.999)}) == 1
+    best = Assembler(problem.fleet, SpanCosts(problem.costs, problem.work), 1).candidate([(n,) for n in ("n0", "n1")])
+    assert best is not None
+    assert best.objective <= divisions.most()
