@@ -46,8 +46,10 @@ class PlanWorths:
         self.asked = 0
         """The number of plans that have been evaluated."""
 
-    def of(self, clusters: Sequence[Cluster], *, roughly: bool = False, above: float = 0.0) -> float:
-        """Return the objective of these clusters.
+    def of(
+        self, clusters: Sequence[Cluster], *, roughly: bool = False, above: float = 0.0, averaged: bool = True
+    ) -> float:
+        """Return the objective of these clusters; without `averaged` what it would be if nothing were averaged.
 
         `roughly`: in a tenth of the time, without the shares of unequal blocks and without walking pipelines and
         rounds, so that the number is a little too high where these count. `above`: only plans that are worth more are
@@ -57,10 +59,12 @@ class PlanWorths:
         work = self._spans.workload
         if above > 0 and (most := self.at_most(clusters)) <= above:
             return most  # averaging makes nothing faster
-        if self._has_copies or len(clusters) > OWN_ORDER:  # these have other rings than one of its own a segment
+        if averaged and (
+            self._has_copies or len(clusters) > OWN_ORDER
+        ):  # these have other rings than one of its own a segment
             rings = make_rings(self._fleet, self._spans, clusters)
             return predict(self._fleet, self._spans, clusters, rings).prediction.objective
-        exchanges = self._exchanges_of(clusters, roughly) if len(clusters) > 1 else []
+        exchanges = self._exchanges_of(clusters, roughly) if averaged and len(clusters) > 1 else []
         stages = arrays_of(self._fleet, [self._pipeline(one) for one in clusters], exchanges)
         alone = times_of_rounds(exchanges)
 

@@ -145,7 +145,7 @@ def _until_idle(
 
 def _starve(worths: PlanWorths, starts: Sequence[Start]) -> bool:
     """Say whether one of these would be worth STARVES times as much if nothing were averaged."""
-    return any(worths.at_most(start.clusters) > start.worth * STARVES for start in starts)
+    return any(worths.of(start.clusters, averaged=False) > start.worth * STARVES for start in starts)
 
 
 def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, count: int, tries: int) -> Start:

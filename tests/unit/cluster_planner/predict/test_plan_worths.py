@@ -49,10 +49,22 @@ def test_a_plan_is_worth_what_is_predicted_of_it(
         clusters_of([("fast0", 4), ("fast1", 4)]),
     ]
     for plan in (*plans, *plans):  # the second time from what is remembered
-        assert worths.of(plan) == pytest.approx(predicted(home, spans, plan), rel=1e-12)
-        assert worths.at_most(plan) >= worths.of(plan) * (1 - 1e-12)
+        worth, unaveraged = worths.of(plan), worths.of(plan, averaged=False)
+        assert worth == pytest.approx(predicted(home, spans, plan), rel=1e-12)
+        assert worths.at_most(plan) >= unaveraged * (1 - 1e-12) >= worth * (1 - 2e-12)
     assert worths.at_most(plans[-1]) == pytest.approx(worths.of(plans[-1])), "one cluster waits for no rounds"
     assert worths.asked == 4 * len(plans) + 1
+
+
+def test_what_clusters_share_of_a_host_counts_where_nothing_is_averaged(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    slow = {"up_bytes_per_s": 1e5, "down_bytes_per_s": 1e5}
+    fleet = Fleet((*(make_node(f"a{i}", host="a", **slow) for i in range(2)), make_node("b"), make_node("c")))
+    spans = SpanCosts(make_model(8), make_workload(average_every=10**9))
+    worths, plan = PlanWorths(fleet, spans), clusters_of([("a0", 4), ("b", 4)], [("a1", 4), ("c", 4)])
+    assert worths.at_most(plan) > 1.1 * worths.of(plan)
+    assert worths.of(plan, averaged=False) == pytest.approx(worths.of(plan), rel=1e-3)
 
 
 def test_a_larger_window_is_a_plan_of_its_own(
