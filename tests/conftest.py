@@ -30,6 +30,7 @@ from tests.support.slow_tests import SLOW, SLOW_FILES
 settings.register_profile("shared machine", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("shared machine")
 
+os.environ.pop("COLUMNS", None)  # a worker has it, and what commands say would be broken as if a user asked for it
 os.environ["RAVNEST_CACHE"] = ""  # what one test checked is nothing to another one
 
 SLOW_S = 0.7
