@@ -185,11 +185,12 @@ class _Found:
         self.best: Pipeline | None = None
 
     def look(self, stages: tuple[Stage, ...]) -> None:
+        """Time these stages, and take them where they are worth more, or as much with fewer nodes."""
         if stages in self._seen:
             return
         self._seen.add(stages)
         one = timed(*self._given, stages, self._averaging_per_s)
-        if self._walks and (self.best is None or one.value > self.best.value):
+        if self._walks and (self.best is None or one.value >= self.best.value):
             one = _walked(*self._given, one)
         self.best = one if self.best is None else max(self.best, one, key=_worth)
 
