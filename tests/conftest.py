@@ -15,11 +15,13 @@ judges the change, not the luck of the day.
 
 import os
 import shutil
+import sys
 import tempfile
+from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads would spin on the other workers' cores; read at its import
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -44,6 +46,20 @@ GROUPS = {
     "tests/integration/": "sockets",
 }
 """The start of a test's node id → its group; the first that fits counts."""
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_users_code() -> Iterator[None]:
+    """Let no file of tests leave its users' modules (`data`, `model`) to the next one, where others have these names."""
+    path, before = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        file = Path(getattr(sys.modules[name], "__file__", None) or "/").resolve()
+        if file.is_relative_to(EXAMPLES) or file.is_relative_to(Path(tempfile.gettempdir()).resolve()):
+            del sys.modules[name]
 
 
 def pytest_configure(config: pytest.Config) -> None:
