@@ -52,7 +52,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_users_code() -> Iterator[None]:
-    """Let no file of tests leave its users' modules (`data`, `model`) to the next one, where others have these names."""
+    """Let no file of tests leave its users' modules (`data`, `model`) to the next, where others have these names."""
     path, before = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path

@@ -3,6 +3,7 @@ which nothing is known or of which less counts than nodes.yaml states.
 
 `better_single_node` applies the formulas of a plan to one node alone: one stage, no link, no staleness. Where a user
 demands two stages or more of each cluster and links are slow, the fastest node may be better off without the others.
+`demands_beside` says which demands keep that node from being the whole plan.
 
 `starved_by_data` says how many processes that read ahead would do where pipelines wait for data.
 
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cluster_planner.formatting import format_rate
-from cluster_planner.inputs.constraints import ALL_DAY, part_of_day
+from cluster_planner.inputs.constraints import ALL_DAY, LAST, part_of_day
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.best_pipeline import plan_pipeline
@@ -92,6 +93,18 @@ def better_single_node(
         if found is not None and found.worth > least:
             best = found
     return best
+
+
+def demands_beside(plan: Plan, name: str) -> list[str]:
+    """Return what was demanded of the plan that a plan of this node alone would not meet, as users state it."""
+    stated = plan.fleet.constraints
+    alone = all(pin.node == name and pin.stage in (None, 0, LAST) for pin in stated.pins)
+    unmet = {
+        "--min-stages": plan.least_stages > 1,
+        "constraints.min_clusters": stated.min_clusters > 1,
+        "constraints.pin": not alone,
+    }
+    return [demand for demand, is_unmet in unmet.items() if is_unmet]
 
 
 def _most(spans: SpanCosts, node: Node) -> float:

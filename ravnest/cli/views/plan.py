@@ -26,6 +26,7 @@ from cluster_planner import (
     assumed_links,
     better_single_node,
     capped_links,
+    demands_beside,
     format_count,
     format_rate,
 )
@@ -81,7 +82,7 @@ def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None
         console.print(sentence, style="bold", markup=False, highlight=False)
     if (one := _better_alone(plan)) is not None:
         console.print()
-        console.print(alone_words(one, plan.predicted.objective), style="bold", markup=False, highlight=False)
+        console.print(alone_words(one, plan), style="bold", markup=False, highlight=False)
     if summed_up:
         console.print("\n--all prints each stage and each ring.", style="dim", highlight=False)
 
@@ -170,12 +171,14 @@ def spares_by_reason(plan: Plan) -> list[tuple[list[str], str]]:
     return [(names, reason) for reason, names in found.items()]
 
 
-def alone_words(one: SingleNodePlan, objective: float) -> str:
-    """Returns the sentence that one node alone would be worth more than the plan and its `objective` samples/s."""
+def alone_words(one: SingleNodePlan, plan: Plan) -> str:
+    """Returns the sentence that one node alone would be worth more than the plan, and how to have that."""
+    demands = demands_beside(plan, one.node)
+    way = f"leave {' and '.join(demands)} out, and planning finds that" if demands else "plan for that node alone"
     worth = "" if one.worth == one.samples_per_s else f", worth {format_rate(one.worth)} as it is not always there"
     return (
         f"{one.node} alone would make {format_rate(one.samples_per_s)} samples/s{worth}, and this plan is worth"
-        f" {format_rate(objective)}: leave --min-stages out, and planning finds that."
+        f" {format_rate(plan.predicted.objective)}: {way}."
     )
 
 

@@ -1,9 +1,10 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from cluster_planner.advice.plan_warnings import better_single_node
-from cluster_planner.inputs.constraints import hours_from
+from cluster_planner.advice.plan_warnings import better_single_node, demands_beside
+from cluster_planner.inputs.constraints import LAST, Constraints, Pin, hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
@@ -61,3 +62,20 @@ def test_a_node_that_is_seldom_there_is_worth_as_much_less(
     seldom = better_single_node(Fleet(fleet.nodes[:1]), spans, clusters, 0.01)
     assert seldom is not None
     assert seldom.worth == pytest.approx(seldom.samples_per_s / 4)
+
+
+def test_what_keeps_a_node_from_being_the_whole_plan_is_what_was_demanded(
+    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+) -> None:
+    plan = planned(Fleet((make_node("big"), make_node("small"))), make_model(8), make_workload())
+    assert demands_beside(plan, "big") == ["--min-stages"]
+    free = replace(plan, min_stages=1)
+    assert demands_beside(free, "big") == []
+
+    def under(constraints: Constraints) -> list[str]:
+        return demands_beside(replace(free, fleet=replace(plan.fleet, constraints=constraints)), "big")
+
+    assert under(Constraints(min_clusters=2)) == ["constraints.min_clusters"]
+    assert under(Constraints(pins=(Pin("small", stage=0),))) == ["constraints.pin"]
+    assert under(Constraints(pins=(Pin("big", stage=1),))) == ["constraints.pin"]
+    assert under(Constraints(pins=(Pin("big", stage=LAST),))) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster_planner import Plan, SingleNodePlan, Spare, Stage, format_rate
+from cluster_planner import Constraints, Plan, SingleNodePlan, Spare, Stage, format_rate
 from ravnest.cli.views.plan import alone_words, plan_document, show_plan, whole_models
 
 
@@ -132,11 +132,15 @@ def test_a_node_that_would_make_more_alone_is_named_to_people_and_in_the_documen
     speed = format_rate(document["samples_per_s"])
     said = f"{document['node']} alone would make {speed} samples/s, and this plan is worth"
     assert said in shown(slow)
-    assert "leave --min-stages out" in shown(slow)
+    assert "plan for that node alone." in shown(slow)
+    demanding = replace(slow, min_stages=2)
+    assert "leave --min-stages out, and planning finds that." in shown(demanding)
+    constrained = replace(demanding, fleet=replace(plan.fleet, constraints=Constraints(min_clusters=2)))
+    assert "leave --min-stages and constraints.min_clusters out, and planning finds that." in shown(constrained)
     fast = replace(plan, predicted=replace(plan.predicted, objective=1e12))
     assert plan_document(fast, Path("plan.yaml"), Path("plan.png"))["better_alone"] is None
     assert " alone " not in shown(fast)
-    assert "samples/s, worth 3 as it is not always there, and" in alone_words(SingleNodePlan("n", 12.0, 3.0), 2.0)
+    assert "samples/s, worth 3 as it is not always there, and" in alone_words(SingleNodePlan("n", 12.0, 3.0), slow)
 
 
 def shown(plan: Plan) -> str:
