@@ -42,7 +42,7 @@ from cluster_planner.search.cluster_search import EXHAUSTIVE_NODES, Search
 from cluster_planner.search.joined_spares import with_spares
 from cluster_planner.search.planned_anew import MOST_NODES_TO_PLAN_ANEW, planned_anew
 from cluster_planner.search.search_context import CUT_POSITIONS, SearchProblem
-from cluster_planner.search.short_runs import short_runs
+from cluster_planner.search.short_runs import Ended, EndingPlans, short_runs
 from cluster_planner.search.steps import Step, unheard
 from cluster_planner.search.whole_plans import WholePlans
 
@@ -219,14 +219,16 @@ def improve_plan(
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
     exhausted: Callable[[int], None] = lambda changes: None,
+    is_over: Callable[[], bool] = lambda: False,
     hurries: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """Return a plan of the same fleet, model and workload that is worth as much or more.
 
     Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
-    `go_on` is told what the best plan so far is worth, and says whether to go on. The search ends by itself when
-    LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those are. Its spares are
-    tried one by one at the end, unless it `hurries`. The other arguments are those of `make_plan`.
+    `go_on` is told what the best plan so far is worth, and says whether to go on; `is_over` ends a run, too. The search
+    ends by itself when LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those
+    are. Its spares are tried one by one at the end, while it `hurries` not. The other arguments are those of
+    `make_plan`.
 
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
     plan has more of both, and a change that gains by that judgement may gain nothing.
@@ -237,26 +239,34 @@ def improve_plan(
     memory_fit = MemoryFit(fleet, spans, least)
     names = [name for name in fleet.names if memory_fit.holds_a_unit(name)]
     worths = PlanWorths(fleet, spans)
-    climber = WholePlans(fleet, spans, worths, names, least, few=fine)
+    climber = EndingPlans(fleet, spans, worths, names, least, few=fine)
     assembler = Assembler(fleet, spans, least)
 
     def made_of(clusters: Sequence[Cluster]) -> Candidate:
         return _in_fine_segments(assembler.of_clusters(clusters), fleet, spans)
 
     first = best = made_of(plan.clusters)
-    for clusters, _, idle in short_runs(climber, plan.clusters, worths.of(plan.clusters), plan.seed + 1):
-        if idle == 0:
-            best = max(best, made_of(clusters), key=lambda one: one.objective)
-        if not go_on(plan.predicted.objective + best.objective - first.objective):
-            break
-        if idle >= LAST_TRIES * len(names):
-            exhausted(idle)
-            break
+    climber.is_over = is_over
+    try:
+        for clusters, _, idle in short_runs(climber, plan.clusters, worths.of(plan.clusters), plan.seed + 1):
+            if idle == 0:
+                best = max(best, made_of(clusters), key=lambda one: one.objective)
+            if not go_on(plan.predicted.objective + best.objective - first.objective):
+                break
+            if idle >= LAST_TRIES * len(names):
+                exhausted(idle)
+                break
+    except Ended as ended:
+        best = max(best, made_of(ended.taken or best.clusters), key=lambda one: one.objective)
     if best is first:
         return plan
-    useless = frozenset[str]()
+    climber.is_over, clusters, useless = hurries, best.clusters, frozenset[str]()
     if not hurries():
-        clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
+        try:
+            clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
+        except Ended as ended:
+            clusters = ended.taken or best.clusters
+    if clusters != best.clusters:
         joined = made_of(clusters)
         best, useless = (best, frozenset()) if joined.objective < best.objective else (joined, useless)
     changed = replace(plan, clusters=best.clusters, rings=best.rings, predicted=best.forecast.prediction)

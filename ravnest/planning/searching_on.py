@@ -54,9 +54,12 @@ def searched_on(
         if worth > told * (1 + 1e-3):
             told = worth
             say(f"searching on: the best plan so far is worth {format_rate(worth)}, {worth / first - 1:+.1%}")
+        return not is_over()
+
+    def is_over() -> bool:
         left_s = ends_s - clock()
         part(min(1.0, max(0.0, 1.0 - left_s / budget.seconds)))
-        return left_s > 0 and not budget.stop()
+        return left_s <= 0 or budget.stop()
 
     def exhausted(changes: int) -> None:
         words = (
@@ -67,4 +70,4 @@ def searched_on(
 
     samples, seconds = trained
     end = {"trained_samples": samples, "trained_s": seconds}
-    return improve_plan(plan, go_on, **end, exhausted=exhausted, hurries=budget.stop)
+    return improve_plan(plan, go_on, **end, exhausted=exhausted, is_over=is_over, hurries=budget.stop)

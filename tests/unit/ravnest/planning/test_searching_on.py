@@ -60,19 +60,18 @@ def worse(plan: Plan) -> Plan:
 
 
 def test_it_goes_on_while_there_is_time_and_finds_better_plans() -> None:
-    begun, said = worse(some_plan()), []
-    told: list[float] = []
+    begun, told = worse(some_plan()), list[float]()
     found = searched_on(
         begun,
-        Budget(8.0, lambda plan: None),
-        said.append,
+        Budget(40.0, lambda plan: None),
+        lambda words: None,
         trained=(1e9, 1e9),
         part=told.append,
         clock=itertools.count().__next__,
     )
     assert (told[-1], sorted(told)) == (1.0, told)
+    assert len(told) < 50, "changes of one run"
     assert found.predicted.objective > 1.05 * begun.predicted.objective
-    assert said[-1].startswith("searching on: the best plan so far is worth ")
     validate(found)
 
 
@@ -111,13 +110,15 @@ def test_spares_are_tried_one_by_one_at_the_end_unless_the_user_waits(
         return given[3], frozenset()
 
     monkeypatch.setattr("cluster_planner.planner.with_spares", with_spares)
-    begun, told = worse(some_plan()), []
-    budget = Budget(8.0, lambda plan: None, lambda: ended == "by the user" and len(told) > 4)
+    begun, told, said = worse(some_plan()), list[float](), list[str]()
+    budget = Budget(90.0, lambda plan: None, lambda: ended == "by the user" and len(told) > 4)
     found = searched_on(
-        begun, budget, lambda words: None, trained=(1e9, 1e9), part=told.append, clock=itertools.count().__next__
+        begun, budget, said.append, trained=(1e9, 1e9), part=told.append, clock=itertools.count().__next__
     )
     assert found.predicted.objective > begun.predicted.objective
     assert tried == ([] if ended == "by the user" else [ended])
+    assert bool(said) == (ended == "by the clock"), "the user ends the first run"
+    assert all(words.startswith("searching on: the best plan so far is worth ") for words in said)
 
 
 def test_a_search_that_ends_before_its_time_says_why() -> None:
