@@ -11,7 +11,7 @@ clusters.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.estimates import Group
@@ -64,6 +64,9 @@ MOVES_TIMES_TRIES = 2
 LARGEST nodes as many.
 """
 
+PlansOf: TypeAlias = Callable[[Group], WholePlans]
+"""What climbs with these nodes only."""
+
 
 class Start(NamedTuple):
     """A plan from which to climb. `nodes`: those that it was made of, which may be a part of all."""
@@ -97,23 +100,18 @@ class Starts:
 def climbed(
     problem: SearchProblem,
     worths: PlanWorths,
-    plans_of: Callable[[Group], WholePlans],
+    plans_of: PlansOf,
     starts: Starts,
     *,
     is_part: bool,
 ) -> Clusters:
-    """Return the best clusters that hill climbing finds; none where there is no start. `plans_of`: what climbs with
-    these nodes only. `is_part`: the problem is one of a part of a fleet.
+    """Return the best clusters that hill climbing finds; none where there is no start. `is_part`: the problem is one
+    of a part of a fleet.
     """
     count, climber = len(problem.able), plans_of(problem.able)
     if count <= MOST_IN_PARTS and not is_part:
-        tries, left = TRIES, starts.best(STAGES[0][0])
-        for stage, (starts_of_stage, idle) in enumerate(STAGES):
-            seed = problem.seed + stage * SEEDS
-            fewer = idle * min(1.0, count / FULL)
-            left = [_until_idle(problem, plans_of, start, fewer, seed) for start in left[:starts_of_stage]]
-            left.sort(key=lambda start: -start.worth)
-        best = left[0].clusters if left else ()
+        tries, fewer = TRIES, min(1.0, count / FULL)
+        best = climbed_in_stages(problem, plans_of, starts, [(some, idle * fewer) for some, idle in STAGES])
     else:
         many = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
         tries = (TRIES if count <= MOST_IN_PARTS else many) // (4 if is_part else 1)
@@ -132,9 +130,22 @@ def climbed(
     return with_small_moves(climber, worths, best, moves) if best else ()
 
 
-def _until_idle(
-    problem: SearchProblem, plans_of: Callable[[Group], WholePlans], start: Start, idle_most: float, seed: int
-) -> Start:
+def climbed_in_stages(
+    problem: SearchProblem, plans_of: PlansOf, starts: Starts, stages: Sequence[tuple[int, float]]
+) -> Clusters:
+    """Return the best clusters that hill climbing finds from the best starts; none where there is no start.
+
+    `stages`: how many go on, the best first, and from each short runs until so many changes have gained nothing.
+    """
+    left = starts.best(stages[0][0])
+    for stage, (some, idle_most) in enumerate(stages):
+        seed = problem.seed + stage * SEEDS
+        left = [_until_idle(problem, plans_of, start, idle_most, seed) for start in left[:some]]
+        left.sort(key=lambda start: -start.worth)
+    return left[0].clusters if left else ()
+
+
+def _until_idle(problem: SearchProblem, plans_of: PlansOf, start: Start, idle_most: float, seed: int) -> Start:
     """Return what climbing finds with the nodes of a start, and then with all, until so many changes gain nothing."""
     worth, clusters, _ = start
     for nodes in dict.fromkeys((start.nodes, problem.able)):

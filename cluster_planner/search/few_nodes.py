@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from cluster_planner.predict.objective import averaging_factor
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler
-from cluster_planner.search.climbed_starts import Start, Starts
+from cluster_planner.search.climbed_starts import Starts, climbed_in_stages
 from cluster_planner.search.partitions import Divisions
 from cluster_planner.search.search_context import SearchProblem
-from cluster_planner.search.short_runs import short_runs
 from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import GAIN, Clusters, WholePlans
 
@@ -28,10 +27,7 @@ HOPEFUL = 0.8
 """Climbing begins at divisions that are worth this part of the best plan while nothing is averaged, or more."""
 
 STAGES = ((16, 50), (5, 150), (2, 400))
-"""How many of the best plans go on, and from each short runs until so many changes have gained nothing. SEEDS separates
-the draws of one stage from those of the next.
-"""
-SEEDS = 10_000
+"""How many of the best plans go on, and from each short runs until so many changes have gained nothing."""
 
 MOVES = 1600
 """At last so many small moves are tried, at most."""
@@ -58,13 +54,5 @@ def climbed_divisions(
 
 def climbed_further(problem: SearchProblem, worths: PlanWorths, climber: WholePlans, starts: Starts) -> Clusters:
     """Return the best clusters that climbing on from the best starts finds, of which there is one at least."""
-    left = starts.best(STAGES[0][0])
-    for stage, (count, idle_most) in enumerate(STAGES):
-        found = []
-        for number, start in enumerate(left[:count]):
-            seed = problem.seed + (stage + 1) * SEEDS + number
-            runs = short_runs(climber, start.clusters, start.worth, seed)
-            clusters, worth = next((now, best) for now, best, idle in runs if idle >= idle_most)
-            found.append(Start(worth, clusters, problem.able))
-        left = sorted(found, key=lambda start: -start.worth)
-    return with_small_moves(climber, worths, left[0].clusters, MOVES)
+    best = climbed_in_stages(problem, lambda _: climber, starts, STAGES)
+    return with_small_moves(climber, worths, best, MOVES)

@@ -89,6 +89,7 @@ class WholePlans:
         self._signs: dict[tuple[int, tuple[Stage, ...]], int] = {}
         self._limiting: list[tuple[int, int]] = []
         self._judged: dict[int, tuple[float, float]] = {}
+        self._rough: dict[int, tuple[float, bool]] = {}
         drawn: Sequence[tuple[Change, float]] = (
             (partial(self._exchange, self._any_stage), 4),
             (partial(self._exchange, self._limiting_stage), 4),
@@ -148,7 +149,7 @@ class WholePlans:
         None. It is judged exactly where its rough worth is lower by less than `slack`, a part.
         """
         least, rough_least = now[0] * (1 + GAIN), now[1] * (1 - slack)
-        about = self._worths.of(changed, roughly=True, above=rough_least)
+        about = self._roughly(changed, rough_least)
         if about <= rough_least:
             self._judged[self._sign(changed)] = about, about
             return None
@@ -162,6 +163,17 @@ class WholePlans:
         """
         most, about = self._judged.get(self._sign(changed), (np.inf, np.inf))
         return most <= now[0] or about <= now[1] * (1 - ROUGHLY)
+
+    def _roughly(self, clusters: Clusters, above: float = 0.0) -> float:
+        """Return what a plan is worth roughly; where that is not above `above`, a number that is no less and not above
+        it either. What is known of a plan is kept.
+        """
+        sign = self._sign(clusters)
+        about, is_exact = self._rough.get(sign, (np.inf, False))
+        if not is_exact and about > above:
+            about = self._worths.of(clusters, roughly=True, above=above)
+            self._rough[sign] = about, about > above
+        return about
 
     def _sign(self, clusters: Clusters) -> int:
         """Return a number that is the same for plans that differ by equal nodes, and the order of clusters, only."""
@@ -325,7 +337,7 @@ class WholePlans:
         best, most, least = None, 0.0, self._worths.of(now, roughly=True) * (1 - ROUGHLY)
         while (cluster := self.made.like(now[order[0]], self.spares(plan), same_cuts=same_cuts)) is not None:
             plan = (*plan, cluster)
-            worth = self._worths.of(plan, roughly=True, above=least) if len(plan) >= len(now) else 0.0
+            worth = self._roughly(plan, least) if len(plan) >= len(now) else 0.0
             if len(plan) > len(now) and worth <= most:
                 break
             best, most = plan, worth
@@ -346,7 +358,7 @@ class WholePlans:
         for made in self.made.in_common(orders):
             clusters = dict(zip(alike, made, strict=True))
             ways.append(tuple(clusters.get(at, cluster) for at, cluster in enumerate(now)))
-        return max(ways, key=lambda way: self._worths.of(way, roughly=True), default=None)
+        return max(ways, key=self._roughly, default=None)
 
     def spares(self, now: Clusters) -> list[str]:
         running = {stage.node for cluster in now for stage in cluster.stages}
