@@ -197,11 +197,13 @@ class _Found:
 
 class Solved:
     """The searches over one group's tables so far. What less room allows is among what more room does: so the best
-    pipeline with more room, or a higher limit, is the best one here where it is possible here at the same cost.
+    pipeline with more room, or a higher limit, is the best one here where it is possible here at the same cost, and
+    where nothing was possible there, nothing is here.
     """
 
     def __init__(self) -> None:
         self._known: dict[np.ufunc, list[tuple[float, Solution]]] = {np.maximum: [], np.add: []}
+        self._impossible_s: dict[np.ufunc, float] = {np.maximum: -math.inf, np.add: -math.inf}
 
     def least_s(self, combine: np.ufunc) -> float:
         """Return the least that any pipeline costs, as far as is known; 0 while nothing is."""
@@ -211,13 +213,17 @@ class Solved:
         """Return the pipeline with the least bottleneck (np.maximum), or the shortest round trip (np.add), whose
         bottleneck is at most `limit_s`. The tables of a call leave no more room than those of the calls before.
         """
+        if limit_s <= self._impossible_s[combine]:
+            return None
         costs = seconds if combine is np.add else tables
         for limit, solution in self._known[combine]:
             is_possible = limit >= limit_s and tables.total(solution.steps, np.maximum) <= limit_s
             if is_possible and costs.total(solution.steps, combine) <= solution.cost * (1 + ROUNDING):
                 return solution
         found = find(costs if np.isinf(limit_s) else tables.within(limit_s, costs), combine)
-        if found is not None:
+        if found is None:
+            self._impossible_s[combine] = limit_s
+        else:
             self._known[combine].append((limit_s, found))
         return found
 
@@ -291,8 +297,7 @@ def _likely(
     the least bottleneck, and then with bottlenecks of at most so many limits between. `most`: what pipelines with a
     bottleneck and a round trip are worth at most. A limit is set where that is most, as long as that is not hopeless.
     """
-    fastest, shortest = solve(np.inf, np.maximum), solve(np.inf, np.add)
-    if fastest is None or shortest is None:
+    if (fastest := solve(np.inf, np.maximum)) is None or (shortest := solve(np.inf, np.add)) is None:
         return
     yield from (fastest, shortest)
     least_s = fastest.cost * (1 + ROUNDING)

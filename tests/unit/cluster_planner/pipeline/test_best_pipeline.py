@@ -189,3 +189,72 @@ def test_what_was_found_with_more_room_is_found_again_without_another_search(see
                 assert found is None or own is None or found.cost == pytest.approx(own.cost)
         stage = np.where(random.random(shape) < 0.2, np.inf, stage)  # less fits
     assert searches < asked
+
+
+def test_where_nothing_was_possible_with_more_room_or_a_higher_limit_nothing_is_searched_for() -> None:
+    asked: list[np.ufunc] = []
+
+    def find(tables: Tables, combine: np.ufunc) -> Solution | None:
+        asked.append(combine)
+        return best_pipeline(tables, combine, 1, ())
+
+    stage = np.full((1, 3, 3), np.inf)
+    stage[0, 0, 2] = 5.0
+    tables, nothing = Tables(stage, np.zeros((1, 1, 3))), Tables(np.full((1, 3, 3), np.inf), np.zeros((1, 1, 3)))
+    solved = Solved()
+    for limit_s, searches in ((4.0, 1), (3.0, 1), (4.5, 2), (6.0, 3), (4.5, 3)):
+        found = solved.solve(tables, tables, find, limit_s, np.add)
+        assert (found is not None) == (limit_s > 5.0)
+        assert len(asked) == searches
+    assert solved.solve(nothing, nothing, find, np.inf, np.add) is None
+    assert solved.solve(nothing, nothing, find, np.inf, np.maximum) is None
+    assert asked[3:] == [np.add, np.maximum], "of one of the two nothing follows for the other"
+    for combine in (np.add, np.maximum):
+        assert solved.solve(nothing, nothing, find, np.inf, combine) is None
+    assert len(asked) == 5
+
+
+def test_a_group_that_fits_in_no_room_is_searched_once(
+    make_node: Callable[..., Node], spans: SpanCosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[np.ufunc] = []
+
+    def find(tables: Tables, combine: np.ufunc, **given: object) -> Solution | None:
+        asked.append(combine)
+        return best_pipeline(tables, combine, 2, ())
+
+    monkeypatch.setattr("cluster_planner.pipeline.best_pipeline.best_pipeline", find)
+    fleet = Fleet(tuple(make_node(name, memory_bytes=spans.memory_bytes(0, 5, 1)) for name in "ab"))
+    assert plan_pipeline(fleet, spans, fleet.names, 0.0, 2) is None
+    assert asked == [np.maximum]
+
+
+def test_a_pipeline_that_is_worth_as_much_with_fewer_nodes_is_walked_before_it_is_taken(
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the formulas the slow node limits both pipelines; that of two nodes waits for its round trip as well."""
+    spans = SpanCosts(make_model(3), make_workload(micro_batch=1, update_every=2))
+    nodes = (make_node("slow", flops_per_s=1e9), make_node("near"), make_node("far"))
+    links = (("slow", "near", 0.01), ("near", "far", 0.01), ("slow", "far", 0.24))
+    fleet = Fleet(nodes, tuple(Link(a, b, latency_s, 1e8) for a, b, latency_s in links))
+    three = ((0, 0, 1), (1, 1, 2), (2, 2, 3))
+    two = ((0, 0, 1), (2, 1, 3))
+
+    def find(tables: Tables, combine: np.ufunc, **given: object) -> Solution | None:
+        if len(tables.stage) < len(nodes):  # searched again with the nodes of a pipeline that has left one out
+            return None
+        steps = three if combine is np.maximum else two
+        return Solution(tables.total(steps, combine), steps)
+
+    monkeypatch.setattr("cluster_planner.pipeline.best_pipeline.best_pipeline", find)
+    monkeypatch.setattr("cluster_planner.pipeline.best_pipeline.window_limited_s", lambda *given: 1e3)
+    stages = [tuple(Stage(fleet.names[i], (start, end)) for i, start, end in steps) for steps in (three, two)]
+    by_formula = [timed(fleet, spans, each, 0.0).value for each in stages]
+    assert by_formula[0] == by_formula[1]
+    found = plan_pipeline(fleet, spans, fleet.names, 0.0, 2)
+    assert found is not None
+    assert found.stages == stages[0]
+    assert found.value == by_formula[0]
