@@ -4,9 +4,10 @@
 (advice/spares.py) and the advice (advice/single_changes.py). The same input gives the same plan, whatever the hash seed
 and the processor. `improve_plan` searches on from a plan for as long as it is told to.
 
-`without_constraints` plans anew without constraints. In fleets of up to MOST_NODES_TO_PLAN_ANEW nodes the first MOST
-constraints are dropped one at a time, and then all together where there are several, since one may cost nothing as long
-as another stands. What is not tried is said. Hours and caps belong to the nodes and stay.
+`without_constraints` plans anew without constraints, in fleets of up to MOST_NODES_TO_PLAN_ANEW nodes. Where there are
+several they are first dropped all together: one may cost nothing as long as another stands, and where they cost nothing
+together, none does. Else the first MOST follow one at a time. What is not tried is said. Hours and caps belong to the
+nodes and stay.
 """
 
 import math
@@ -336,17 +337,17 @@ def without_constraints(plan: Plan, *, tell: Callable[[str], None] | None = None
             untried="What each constraint costs is not tried: it means to plan anew, which of more than "
             f"{MOST_NODES_TO_PLAN_ANEW} nodes takes too long. Leave one out of nodes.yaml and plan again to see."
         )
-    tried = stated[:MOST]
-    if len(stated) > 1:
-        tried.append((ALL, UNCONSTRAINED))
+    tried = [*([(ALL, UNCONSTRAINED)] if len(stated) > 1 else []), *stated[:MOST]]
     found: list[Suggestion] = []
-    for words, constraints in tried:
+    for number, (words, constraints) in enumerate(tried, 1):
         if tell is not None:
-            tell(f"planning {words}")
-        best = max((one.worth for one in found), default=plan.predicted.objective)
-        least = best if words == ALL else plan.predicted.objective
-        if (one := _without(plan, words, constraints)).worth > least * (1 + WORTHWHILE):
+            tell(f"planning {words}" + (f" ({number} of {len(tried)} at most)" if len(tried) > 1 else ""))
+        if (one := _without(plan, words, constraints)).worth > plan.predicted.objective * (1 + WORTHWHILE):
             found.append(one)
+        elif words == ALL:
+            return ConstraintCosts()
+    singly = max((one.worth for one in found if one.words != ALL), default=0.0)
+    found = [one for one in found if one.words != ALL or one.worth > singly * (1 + WORTHWHILE)]
     more = len(stated) - MOST
     untried = f"Of {len(stated)} constraints the first {MOST} are tried by themselves, the others only together."
     return ConstraintCosts(tuple(sorted(found, key=lambda one: -one.worth)), untried if more > 0 else None)

@@ -47,9 +47,9 @@ def test_constraints_that_cost_only_together_are_named_together(planned: Planned
     asked: list[str] = []
     relaxed = without_constraints(planned(pins=(Pin("n2", stage=0), Pin("n3", stage="last"))), tell=asked.append)
     assert asked == [
-        "planning without constraints.pin[0] (n2 in stage 0)",
-        "planning without constraints.pin[1] (n3 in the last stage)",
-        "planning without any of the constraints",
+        "planning without any of the constraints (1 of 3 at most)",
+        "planning without constraints.pin[0] (n2 in stage 0) (2 of 3 at most)",
+        "planning without constraints.pin[1] (n3 in the last stage) (3 of 3 at most)",
     ]
     assert relaxed.found[0].words == "without any of the constraints"
     assert relaxed.untried is None
@@ -71,11 +71,11 @@ def test_each_kind_is_named_as_nodes_yaml_has_it(planned: Planned) -> None:
         pins=(Pin("n0", cluster="A", stage=0),),
     )  # fmt: skip
     without_constraints(plan, tell=asked.append)
-    assert asked[:-1] == [
-        "planning without constraints.pin[0] (n0 in stage 0 of cluster A)",
-        "planning without constraints.forbid[0] (n0 and n3 apart)",
-        "planning without constraints.apart[0] (a and b apart)",
-        "planning without constraints.min_clusters (2)",
+    assert [words.removeprefix("planning ") for words in asked[1:]] == [
+        "without constraints.pin[0] (n0 in stage 0 of cluster A) (2 of 5 at most)",
+        "without constraints.forbid[0] (n0 and n3 apart) (3 of 5 at most)",
+        "without constraints.apart[0] (a and b apart) (4 of 5 at most)",
+        "without constraints.min_clusters (2) (5 of 5 at most)",
     ]
 
 
@@ -83,8 +83,12 @@ def test_what_is_not_tried_is_said(planned: Planned) -> None:
     pairs = tuple((f"n{i}", f"n{j}") for i in range(1, 7) for j in range(i + 1, 7))
     asked: list[str] = []
     relaxed = without_constraints(planned(7, forbid=pairs), tell=asked.append)
+    assert relaxed == ConstraintCosts(), "they cost nothing together"
+    assert asked == ["planning without any of the constraints (1 of 13 at most)"]
+    asked.clear()
+    relaxed = without_constraints(planned(7, forbid=pairs, pins=(Pin("n3", stage=0),)), tell=asked.append)
     assert len(asked) == MOST + 1
-    assert relaxed.untried == f"Of 15 constraints the first {MOST} are tried by themselves, the others only together."
+    assert relaxed.untried == f"Of 16 constraints the first {MOST} are tried by themselves, the others only together."
     plan = planned(forbid=(("n2", "n3"),))
     nodes = tuple(replace(plan.fleet.nodes[0], name=f"n{i}") for i in range(MOST_NODES_TO_PLAN_ANEW + 1))
     large = replace(plan, fleet=replace(plan.fleet, nodes=nodes))
