@@ -62,6 +62,18 @@ def _forget_users_code() -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def _no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let no run outlive a test that failed or was tried again, where tests start processes in a folder of theirs."""
+    if "tmp_path" not in request.fixturenames or not request.node.nodeid.startswith(tuple(GROUPS)):
+        yield
+        return
+    from tests.support.commands import nothing_left_in  # it imports all that a command needs
+
+    with nothing_left_in(request.getfixturevalue("tmp_path")):
+        yield
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # this is a worker, and the other core is another worker's
         torch.set_num_threads(1)

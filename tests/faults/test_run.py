@@ -28,6 +28,7 @@ from tests.support.commands import (
     LONG,
     Running,
     gone,
+    nothing_left_in,
     planned,
     ravnest,
     ravnest_process,
@@ -69,21 +70,22 @@ def frozen(
     """A run of which one stage is frozen, all its processes, and its exit code: it is interrupted as soon as it goes on
     without the frozen stage's cluster. That takes its time while other tests run."""
     chance = random.Random(SEED)
-    running = Running(shutil.copytree(long_run, tmp_path_factory.mktemp("frozen") / "run"))
-    running.until_update(chance.randrange(5, 60))
-    family = running.family()
-    chance.choice(running.stages()).suspend()
+    with nothing_left_in(shutil.copytree(long_run, tmp_path_factory.mktemp("frozen") / "run")) as folder:
+        running = Running(folder)
+        running.until_update(chance.randrange(5, 60))
+        family = running.family()
+        chance.choice(running.stages()).suspend()
 
-    def ended() -> int:
-        running.until("has left the run")
-        running.send(signal.SIGINT)
-        return running.end()
+        def ended() -> int:
+            running.until("has left the run")
+            running.send(signal.SIGINT)
+            return running.end()
 
-    watcher = ThreadPoolExecutor(1)
-    yield running, family, watcher.submit(ended)
-    if running.process.poll() is None:
-        running.process.kill()
-    watcher.shutdown()
+        watcher = ThreadPoolExecutor(1)
+        yield running, family, watcher.submit(ended)
+        if running.process.poll() is None:
+            running.process.kill()
+        watcher.shutdown()
 
 
 def trains(process: psutil.Process) -> bool:
@@ -95,21 +97,21 @@ def trains(process: psutil.Process) -> bool:
 @pytest.fixture(scope="module", autouse=True)
 def paused(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, float]]:
     """A run in a terminal, paused by Ctrl-Z, and when it was. The pause lasts while other tests run."""
-    terminal = Terminal(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("paused") / "run"))
-    terminal.ravnest("run", "--out", "r")
-    assert until_update(terminal.folder / "r", 5, terminal.shell), terminal.output
-    family = terminal.family()
-    terminal.type(CTRL_Z)
-    training = [each for each in family if trains(each)]
-    assert len(training) == 3
-    deadline_s = time.monotonic() + NOTICED_S
-    while any(each.status() != psutil.STATUS_STOPPED for each in training):
-        assert time.monotonic() < deadline_s, terminal.output
-        time.sleep(0.05)
-    yield terminal, time.monotonic()
-    terminal.close()
-    for process in psutil.wait_procs(family, timeout=20.0)[1]:
-        process.kill()
+    with nothing_left_in(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("paused") / "run")) as folder:
+        terminal = Terminal(folder)
+        terminal.ravnest("run", "--out", "r")
+        assert until_update(folder / "r", 5, terminal.shell), terminal.output
+        family = terminal.family()
+        terminal.type(CTRL_Z)
+        training = [each for each in family if trains(each)]
+        assert len(training) == 3
+        deadline_s = time.monotonic() + NOTICED_S
+        while any(each.status() != psutil.STATUS_STOPPED for each in training):
+            assert time.monotonic() < deadline_s, terminal.output
+            time.sleep(0.05)
+        yield terminal, time.monotonic()
+        terminal.close()
+        psutil.wait_procs(family, timeout=20.0)
 
 
 FROZEN_S = 2.0 * SILENCE_FLOOR_S
@@ -133,40 +135,41 @@ def mishaps(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     stages alone, then its driver alone. Each time it trains on before the next. Then its driver may write no more than
     a full disk lets it, and may again; and its folder is removed before it is told to end. That takes its time while
     other tests run."""
-    running = Running(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("mishaps") / "run"))
-    running.until_update(5)
-    stages, driver = running.stages(), psutil.Process(running.process.pid)
-    run = running.folder / "r"
+    with nothing_left_in(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("mishaps") / "run")) as folder:
+        running = Running(folder)
+        running.until_update(5)
+        stages, driver = running.stages(), psutil.Process(running.process.pid)
+        run = running.folder / "r"
 
-    def trains_on() -> None:
-        last = max(int(str(one["update"])) for one in read_metrics(run / "metrics.jsonl") if "update" in one)
-        running.until_update(last + 100)  # so many updates of a stage take rounds of all of them
+        def trains_on() -> None:
+            last = max(int(str(one["update"])) for one in read_metrics(run / "metrics.jsonl") if "update" in one)
+            running.until_update(last + 100)  # so many updates of a stage take rounds of all of them
 
-    def happen() -> Mishaps:
-        for frozen in ([driver, *running.family()], stages, [driver]):
-            for each in frozen:
-                each.suspend()
-            time.sleep(FROZEN_S)
-            for each in frozen:
-                each.resume()
+        def happen() -> Mishaps:
+            for frozen in ([driver, *running.family()], stages, [driver]):
+                for each in frozen:
+                    each.suspend()
+                time.sleep(FROZEN_S)
+                for each in frozen:
+                    each.resume()
+                trains_on()
+            _, most = driver.rlimit(psutil.RLIMIT_FSIZE)
+            driver.rlimit(psutil.RLIMIT_FSIZE, (FULL_AT_BYTES, most))
+            running.until("there is no checkpoint of round")
+            driver.rlimit(psutil.RLIMIT_FSIZE, (most, most))
+            running.until("checkpoint of round")
             trains_on()
-        _, most = driver.rlimit(psutil.RLIMIT_FSIZE)
-        driver.rlimit(psutil.RLIMIT_FSIZE, (FULL_AT_BYTES, most))
-        running.until("there is no checkpoint of round")
-        driver.rlimit(psutil.RLIMIT_FSIZE, (most, most))
-        running.until("checkpoint of round")
-        trains_on()
-        told, family = read_metrics(run / "metrics.jsonl"), running.family()
-        shutil.rmtree(run.rename(run.with_name("removed")))  # the driver may write a file there meanwhile
-        time.sleep(2.0)  # rounds and signs of life go on without it
-        running.send(signal.SIGTERM)
-        return Mishaps(running, told, family)
+            told, family = read_metrics(run / "metrics.jsonl"), running.family()
+            shutil.rmtree(run.rename(run.with_name("removed")))  # the driver may write a file there meanwhile
+            time.sleep(2.0)  # rounds and signs of life go on without it
+            running.send(signal.SIGTERM)
+            return Mishaps(running, told, family)
 
-    watcher = ThreadPoolExecutor(1)
-    yield watcher.submit(happen)
-    if running.process.poll() is None:
-        running.process.kill()
-    watcher.shutdown()
+        watcher = ThreadPoolExecutor(1)
+        yield watcher.submit(happen)
+        if running.process.poll() is None:
+            running.process.kill()
+        watcher.shutdown()
 
 
 def test_a_folder_that_a_run_has_is_refused_to_a_second_one(paused: tuple[Terminal, float]) -> None:
@@ -184,14 +187,15 @@ def test_a_folder_that_a_run_has_is_refused_to_a_second_one(paused: tuple[Termin
 def unheard(long_run_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[psutil.Process]]:
     """The stages of a run whose driver is frozen: they hear of nobody, and their Ray is well. They end while other
     tests run."""
-    running = Running(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("unheard") / "run"))
-    running.until_update(5)
-    stages, family = running.stages(), running.family()
-    running.process.send_signal(signal.SIGSTOP)
-    yield stages
-    running.process.kill()
-    running.end()
-    assert gone(family)
+    with nothing_left_in(shutil.copytree(long_run_of_two, tmp_path_factory.mktemp("unheard") / "run")) as folder:
+        running = Running(folder)
+        running.until_update(5)
+        stages, family = running.stages(), running.family()
+        running.process.send_signal(signal.SIGSTOP)
+        yield stages
+        running.process.kill()
+        running.end()
+        assert gone(family)
 
 
 def test_a_killed_cluster_is_replaced_a_run_without_any_begins_again_and_one_leaves_with_notice(

@@ -8,6 +8,7 @@ checkpointing and float16 are those of test_cli_rehearse.py.
 import ipaddress
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.support.commands import Running, planned, ravnest
+from tests.support.commands import Running, nothing_left_in, planned, ravnest
 from tests.support.zmtp import listening, listening_at, mechanism
 
 pytestmark = pytest.mark.timeout(600)
@@ -37,18 +38,19 @@ Trained = tuple[Running, Counter[str | None], set[str]]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     """The finished run, how many ports of its processes greeted with each mechanism while it trained, and where they
     listened."""
-    running = Running(planned(tmp_path_factory.mktemp("options"), check="full", **OPTIONS), "--encrypt")
-    running.until("4 processes, encrypted")
-    running.until_update(5)
-    ends = [psutil.Process(running.process.pid), *running.stages()]
-    assert len(ends) == 5
-    greetings = Counter(mechanism(port) for end in ends for port in listening(end))
-    addresses = {host for end in ends for host, _ in listening_at(end)}
-    assert running.end() == 0, running.output
-    return running, greetings, addresses
+    with nothing_left_in(planned(tmp_path_factory.mktemp("options"), check="full", **OPTIONS)) as folder:
+        running = Running(folder, "--encrypt")
+        running.until("4 processes, encrypted")
+        running.until_update(5)
+        ends = [psutil.Process(running.process.pid), *running.stages()]
+        assert len(ends) == 5
+        greetings = Counter(mechanism(port) for end in ends for port in listening(end))
+        addresses = {host for end in ends for host, _ in listening_at(end)}
+        assert running.end() == 0, running.output
+        yield running, greetings, addresses
 
 
 def momentum(run: Path) -> dict[str, list[torch.Tensor]]:

@@ -24,12 +24,14 @@ import torch
 import yaml
 
 from ravnest.cli.main import main
+from ravnest.driver.ray import guard
 from ravnest.driver.ray.stage_host import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
 RAVNEST = [sys.executable, "-m", "ravnest"]
 DEADLINE_S = 240
+GONE_S = 20.0
 LONG: dict[str, object] = {
     "stop": {"samples": 500_000},
     "optimizer": {"name": "adamw", "lr": 1e-3},
@@ -179,6 +181,32 @@ class Running:
         return self.process.returncode
 
 
+@contextlib.contextmanager
+def nothing_left_in(folder: Path) -> Iterator[Path]:
+    """Whatever happens inside, leave no process that works in the folder or below: no driver, no stage and no Ray."""
+    try:
+        yield folder
+    finally:
+        deadline_s = time.monotonic() + GONE_S
+        while (left := _working_in(folder)) and time.monotonic() < deadline_s:
+            clearing = [each for each in left if guard.__file__ in words_of(each)]
+            for process in left:
+                if process not in clearing:  # a guard clears up after its Ray as soon as the driver is gone
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+            psutil.wait_procs(left, timeout=0.2)
+
+
+def _working_in(folder: Path) -> list[psutil.Process]:
+    """The processes in the folder or below, but for this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            if process.pid != os.getpid() and Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+    return found
+
+
 def words_of(process: psutil.Process) -> list[str]:
     """The words of its command; none where it has just ended, as processes of Ray and of a killed stage do."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -186,6 +214,6 @@ def words_of(process: psutil.Process) -> list[str]:
     return []
 
 
-def gone(processes: list[psutil.Process], within_s: float = 20.0) -> bool:
+def gone(processes: list[psutil.Process], within_s: float = GONE_S) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=within_s)
     return not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
