@@ -66,7 +66,7 @@ class PlanWorths:
             return predict(self._fleet, self._spans, clusters, rings).prediction.objective
         exchanges = self._exchanges_of(clusters, roughly) if averaged and len(clusters) > 1 else []
         stages = arrays_of(self._fleet, [self._pipeline(one) for one in clusters], exchanges)
-        alone = times_of_rounds(exchanges)
+        alone = times_of_rounds(exchanges) if averaged else None
 
         def worth(stages: PipelineArrays, least_s: float = 0.0) -> float:
             return worth_of(self._fleet, work, clusters, stages.pace(work, alone, least_s).rates.tolist())

@@ -25,6 +25,7 @@ from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, Spare, StagePrediction
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
+from cluster_planner.predict.rounds_walk import CONTROL_S
 from cluster_planner.predict.stage_times import (
     Load,
     flushed_s,
@@ -40,7 +41,6 @@ LEAST_WAIT = 0.01
 """Clusters that lose less of their speed than this part by waiting for averaging are limited by what they do, since
 that is where a gain is to be had.
 """
-
 
 WAITS_FOR_ROUNDS = "waits for the averaging between clusters"
 
@@ -99,7 +99,7 @@ def predict(
     stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
-    averaging_s, latency_s = _round_s(stages, alone)
+    averaging_s, latency_s = _round_s(stages, alone) if exchanges else (0.0, 0.0)
     occupied, periods, rates = stages.occupancy(), stages.periods_s(work).tolist(), pace.rates.tolist()
     total, unheld = sum(rates), sum(work.micro_batch / period for period in periods)
     waits = _waits(fleet, stages, pipes, exchanges, pace) if total < unheld * (1 - LEAST_WAIT) else None
@@ -236,10 +236,10 @@ def _hosts(fleet: Fleet) -> NDArray[np.int64]:
     return np.where(of < 0, count + np.arange(count), of)
 
 
-def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes | None:
-    """Return what a round of these exchanges takes beside the hosts' links, or None where there are none."""
+def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes:
+    """Return what a round of these exchanges takes beside the hosts' links; a lone cluster's has none."""
     if not exchanges:
-        return None
+        return RoundTimes(0.0, 0.0, 0.0)
     busy_s, latency_s, _ = _by_pair(exchanges)
     sending_s = max(max(exchange.sending_s for exchange in exchanges), float(busy_s.max()))
     last_hop_s = max(0.0, float((busy_s + latency_s).max()) - sending_s)
@@ -271,10 +271,8 @@ def _by_pair(exchanges: Sequence[Exchange]) -> tuple[Floats, Floats, NDArray[np.
     return np.bincount(place, weights=taken_s).astype(np.float64), latency_s[first], numbers
 
 
-def _round_s(stages: PipelineArrays, alone: RoundTimes | None) -> tuple[float, float]:
+def _round_s(stages: PipelineArrays, alone: RoundTimes) -> tuple[float, float]:
     """Return (seconds of one round on idle links, the part of them that is latency)."""
-    if alone is None:
-        return 0.0, 0.0
     up_s = stages.through_host(stages.averaged_up) / stages.up_bytes_per_s
     down_s = stages.through_host(stages.averaged_down) / stages.down_bytes_per_s
     sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
@@ -298,6 +296,8 @@ def _waits(
     if not pace.waits:
         return None
     nodes = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
+    if not exchanges or pace.interval_s < 4 * CONTROL_S:
+        return ClusterLimit("averaging", nodes[0]), "waits for the driver's messages, which open and end each round"
     if pace.waits_at is not None:
         node = nodes[pace.waits_at]
         return ClusterLimit("averaging", node), f"{WAITS_FOR_ROUNDS}, for which {node}'s links have too little room"

@@ -7,7 +7,8 @@ a round opens holds up those who have just ended theirs. How long depends on how
 other, and they lie as earlier waits have left them. `walked_samples_per_s` therefore follows some dozens of rounds,
 update by update, by the rules of a run (ring_allreduce/rounds/owner.py, ravnest/pipeline/update_boundary.py). Pipelines
 are not walked: an update takes a cluster its usual time, and the first stage is at its end `delay_s` after the last
-one. What a round takes of links that pipelines fill is not seen here (steady_state.py).
+one. Pipelines go first on links. So what a round takes of a link that a pipeline fills in part goes on at the rate that
+is left while the cluster trains, and at the full one while it waits.
 
 Which rhythm they settle into may depend on whether a round is known just before or just after an update ends, and no
 prediction is exact to that. So it is walked twice, once with rounds that count from the next update on where they open
@@ -18,6 +19,7 @@ In: each cluster's times, and a round's. Out: samples/s. tests/unit/ravnest/simu
 the simulator.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +34,9 @@ ROUNDS = 48
 LATE = 0.1
 """What opens in this last part of an update may be known before it ends, or not."""
 
+RHYTHMS = ((0.0, 0.0), (LATE, LATE), (0.0, LATE))
+"""By whether a round's number is even or odd: where in an update it may open at the latest to count from its end on."""
+
 MOST_UPDATES = 4000
 """A walk ends after so many updates of all clusters together."""
 
@@ -39,12 +44,25 @@ REMEMBERED = 4096
 """The number of walks whose results this process caches."""
 
 
+@dataclass(frozen=True, order=True)
+class FilledLink:
+    """A link of a cluster's host that its pipeline fills in part: the seconds that a round takes of it by itself, and
+    the part of the time, above 0, that the pipeline leaves of it.
+    """
+
+    round_s: float
+    left: float
+
+
 @dataclass(frozen=True)
 class ClusterTimes:
-    """The seconds of a cluster's update, and from its end at the last stage to its end at the first one."""
+    """The seconds of a cluster's update, and from its end at the last stage to its end at the first one; and the links
+    on which a round takes longer than RoundRules.sending_s as long as the cluster trains.
+    """
 
     update_s: float
     delay_s: float
+    filled: tuple[FilledLink, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,11 +79,11 @@ class RoundRules:
     way_s: float
 
 
-_UPDATED, _TOLD, _COMMITTED = range(3)
+_UPDATED, _TOLD, _READY, _SENT, _COMMITTED = range(5)
 
 
 class _Walk:
-    def __init__(self, clusters: Sequence[ClusterTimes], rules: RoundRules, late: float) -> None:
+    def __init__(self, clusters: Sequence[ClusterTimes], rules: RoundRules, late: tuple[float, float]) -> None:
         self._clusters, self._rules, self._late = clusters, rules, late
         count = len(clusters)
         self._events = [(one.update_s * (1 + (i + 0.5) / count), _UPDATED, i) for i, one in enumerate(clusters)]
@@ -79,7 +97,18 @@ class _Walk:
         self._came = [0] * (ROUNDS + rules.max_lag + 2)
         """By round: how many clusters have contributed."""
         self._ready_s = [0.0] * len(self._came)
-        self._sent_s = 0.0
+        self._links: list[tuple[int | None, FilledLink]] = [(None, FilledLink(rules.sending_s, 1.0))]
+        self._links += [(cluster, link) for cluster, one in enumerate(clusters) for link in one.filled]
+        """All on which a round's sending may end last, with the cluster whose pipeline fills it."""
+        self._left_s: list[float] = []
+        """By link: for how long the round that is being sent would still take it by itself."""
+        self._looked_s = 0.0
+        """When that was so."""
+        self._sending = 0
+        """The round that is being sent; 0: none."""
+        self._to_send: deque[int] = deque()
+        self._looks = 0
+        """How often it was said when a round is sent: only what was said last counts."""
         self.marks: list[tuple[float, int]] = []
         """The moment of each commit, and the samples that the driver knew of then."""
 
@@ -93,6 +122,12 @@ class _Walk:
             elif kind == _TOLD:
                 self._total += self._rules.update_samples
                 self._open(at_s)
+            elif kind == _READY:
+                self._to_send.append(number)
+                self._send_next(at_s)
+            elif kind == _SENT:
+                if number == self._looks:
+                    self._sent(at_s)
             else:
                 self._commit(at_s, number)
 
@@ -100,9 +135,11 @@ class _Walk:
         times = self._clusters[cluster]
         heappush(self._events, (at_s + times.delay_s + CONTROL_S, _TOLD, cluster))
         due = self._given[cluster] + 1
-        if len(self._opened_s) >= due and self._opened_s[due - 1] <= at_s - self._late * times.update_s:
+        if len(self._opened_s) >= due and self._opened_s[due - 1] <= at_s - self._late[due % 2] * times.update_s:
             if due - self._rules.max_lag > self._committed:
+                self._send_on(at_s)
                 self._waits_s[cluster] = at_s
+                self._say_when_sent(at_s)
                 return
             self._contribute(cluster, at_s + times.delay_s)
         heappush(self._events, (at_s + times.update_s, _UPDATED, cluster))
@@ -115,15 +152,43 @@ class _Walk:
 
     def _contribute(self, cluster: int, at_s: float) -> None:
         self._given[cluster] += 1
-        number, rules = self._given[cluster], self._rules
+        number = self._given[cluster]
         self._came[number] += 1
         self._ready_s[number] = max(self._ready_s[number], at_s)
         if self._came[number] == len(self._clusters):
-            self._sent_s = max(self._ready_s[number], self._sent_s) + rules.sending_s
-            done_s = max(self._sent_s + rules.later_s, self._ready_s[number] + rules.way_s)
-            heappush(self._events, (done_s + 2 * CONTROL_S, _COMMITTED, number))
+            heappush(self._events, (self._ready_s[number], _READY, number))
+
+    def _send_next(self, at_s: float) -> None:
+        if self._to_send and not self._sending:
+            self._sending = self._to_send.popleft()
+            self._left_s, self._looked_s = [link.round_s for _, link in self._links], at_s
+            self._say_when_sent(at_s)
+
+    def _send_on(self, at_s: float) -> None:
+        """Count what was sent until now."""
+        since_s, self._looked_s = at_s - self._looked_s, at_s
+        self._left_s = [left_s - since_s * rate for left_s, rate in zip(self._left_s, self._rates(), strict=False)]
+
+    def _say_when_sent(self, at_s: float) -> None:
+        if self._sending:
+            self._looks += 1
+            longest_s = max(left_s / rate for left_s, rate in zip(self._left_s, self._rates(), strict=True))
+            heappush(self._events, (at_s + max(0.0, longest_s), _SENT, self._looks))
+
+    def _rates(self) -> list[float]:
+        """Return, of each link, the part of the time that is left to rounds now."""
+        waits_s = self._waits_s
+        return [1.0 if of is None or waits_s[of] is not None else link.left for of, link in self._links]
+
+    def _sent(self, at_s: float) -> None:
+        number, rules = self._sending, self._rules
+        done_s = max(at_s + rules.later_s, self._ready_s[number] + rules.way_s)
+        heappush(self._events, (done_s + 2 * CONTROL_S, _COMMITTED, number))
+        self._sending = 0
+        self._send_next(at_s)
 
     def _commit(self, at_s: float, number: int) -> None:
+        self._send_on(at_s)
         self._committed = number
         self.marks.append((at_s, self._total))
         self._open(at_s)
@@ -133,6 +198,7 @@ class _Walk:
                 times = self._clusters[cluster]
                 self._contribute(cluster, max(at_s, since_s + times.delay_s))
                 heappush(self._events, (at_s + times.update_s, _UPDATED, cluster))
+        self._say_when_sent(at_s)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -140,11 +206,11 @@ def walked_samples_per_s(clusters: tuple[ClusterTimes, ...], rules: RoundRules) 
     """Return the samples/s of the fleet, or None where too few rounds were walked to say. Results are cached, since
     many of the plans that a search compares differ in nothing that counts here.
     """
-    found = [_made(clusters, rules, late) for late in (0.0, LATE)]
+    found = [_made(clusters, rules, late) for late in RHYTHMS]
     return min((made for made in found if made is not None), default=None)
 
 
-def _made(clusters: tuple[ClusterTimes, ...], rules: RoundRules, late: float) -> float | None:
+def _made(clusters: tuple[ClusterTimes, ...], rules: RoundRules, late: tuple[float, float]) -> float | None:
     walk = _Walk(clusters, rules, late)
     walk.go()
     first = len(walk.marks) // 4

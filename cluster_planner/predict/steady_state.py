@@ -16,6 +16,9 @@ after an update, one earlier than another. Where they wait at a host with `max_l
 (C − 1) / (2·(C + 1)) of its update after t, the last of C moments spread evenly about it, as far as that does not
 double the wait.
 
+h and w contain the two messages by which the driver ends a round (TOLD_S). A fleet that makes many rounds' samples
+in that time makes many before it hears that one is open, so that it waits less often than for each E samples.
+
 Where a round takes about t, within an update, clusters wait for the ends of each other's updates as well, which is
 walked (rounds_walk.py).
 
@@ -32,13 +35,24 @@ from numpy.typing import NDArray
 
 from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats
-from cluster_planner.predict.rounds_walk import ClusterTimes, RoundRules, walked_samples_per_s
+from cluster_planner.predict.rounds_walk import CONTROL_S, ClusterTimes, FilledLink, RoundRules, walked_samples_per_s
 from cluster_planner.predict.schedule_walk import SHORTEST_S
 
 WAITS_ABOUT = 0.18
 """Where a round takes exactly as long as the fleet needs for its samples, rounds are further apart by about this part
 of an update.
 """
+
+TOLD_S = 2 * CONTROL_S
+"""What two messages between the driver and a stage take: so much later than a round is due clusters hear that it is
+open, and so much later than it has ended they hear that.
+"""
+
+WAITS_AT_MOST = 4
+"""Clusters that make many rounds' samples in TOLD_S wait for about so many rounds before they train as long again."""
+
+LEAST_LEFT = 1e-3
+"""Pipelines are taken to leave at least so much of a link to rounds."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,15 @@ class RoundTimes:
         """How much later than the last is sent it has come."""
         return self.last_hop_s + self.stalls_s
 
+    @property
+    def committed_s(self) -> float:
+        """How much later than the last is sent all know that it has come everywhere, by the driver's word."""
+        return self.later_s + TOLD_S
+
+    def takes_s(self, sending_s: float) -> float:
+        """Return the seconds until all know that, from the moment at which the busiest link begins to send."""
+        return max(sending_s + self.committed_s, self.way_s + TOLD_S)
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -92,6 +115,25 @@ class Pace:
     waits: bool = False
     waits_at: int | None = None
     joins_last: int | None = None
+
+
+@dataclass(frozen=True)
+class _RoundLinks:
+    """Uplinks and downlinks of stages' hosts: for how long a round by itself fills each, which part of the time the
+    pipelines leave of it, and the number of the stage's cluster, of so many.
+    """
+
+    round_s: Floats
+    left: Floats
+    cluster: NDArray[np.int64]
+    clusters: int
+
+    def filled(self, sending_s: float) -> list[tuple[FilledLink, ...]]:
+        """Return, by cluster, those on which a round takes longer than `sending_s` as long as the cluster trains."""
+        found: list[list[FilledLink]] = [[] for _ in range(self.clusters)]
+        for at in np.flatnonzero(self.round_s > sending_s * self.left):
+            found[self.cluster[at]].append(FilledLink(float(self.round_s[at]), float(self.left[at])))
+        return [tuple(sorted(set(links))) for links in found]
 
 
 @dataclass(frozen=True)
@@ -150,13 +192,17 @@ class PipelineArrays:
         if work.max_lag == 1:
             later = (len(rates) - 1) / (2 * (len(rates) + 1))
             stopping_s = self._busy_s(periods, opened_s + later * updates) - busy_s
-            idle_s = alone.later_s + np.clip(busy_s - opened_s, 0.0, stopping_s)
+            idle_s = alone.committed_s + np.clip(busy_s - opened_s, 0.0, stopping_s)
         else:  # the next round is sent meanwhile
-            idle_s = np.maximum(0.0, (busy_s + alone.later_s) / work.max_lag - busy_s)
+            idle_s = np.maximum(0.0, (busy_s + alone.committed_s) / work.max_lag - busy_s)
         busy_s += np.where(sends, idle_s, 0.0)
         at, late = int(busy_s.argmax()), int(updates.argmax())
-        by_itself = max(alone.sending_s, max(alone.sending_s + alone.later_s, alone.way_s) / work.max_lag)
-        interval_s = max(opened_s, by_itself, float(busy_s[at]), float(updates[late]), least_s)
+        by_itself = max(alone.sending_s, alone.takes_s(alone.sending_s) / work.max_lag)
+        starved_s = max(by_itself, float(busy_s[at]))
+        if work.average_every > len(rates) * work.update_every * work.micro_batch:  # else each update opens a round
+            takes_s = alone.takes_s(max(alone.sending_s, float(self._busy_s(periods, 0.0).max())))
+            starved_s = min(starved_s, opened_s * (1 + WAITS_AT_MOST * takes_s / TOLD_S))
+        interval_s = max(opened_s, starved_s, float(updates[late]), least_s)
         if interval_s <= opened_s * (1 + 1e-9):
             return Pace(rates, opened_s)
         waits_at = at if busy_s[at] >= max(by_itself, updates[late], opened_s) else None
@@ -174,13 +220,15 @@ class PipelineArrays:
         periods = self.periods_s(work)
         updates_s, rate = work.update_every * periods, work.micro_batch / periods
         opened_s = work.round_samples(len(periods)) / float(rate.sum())
-        up_s = self.through_host(self.averaged_up) / self.up_bytes_per_s
-        down_s = self.through_host(self.averaged_down) / self.down_bytes_per_s
-        sending_s = max(alone.sending_s, float(up_s.max()), float(down_s.max()))
+        links = self._round_links(periods)
+        sending_s = max(alone.sending_s, float(links.round_s.max()))
         stages = np.diff(self.first, append=len(self.host))
         delays_s = np.where(stages > 1, self.round_trip_s / 2, 0.0)
-        takes_s = max(sending_s + alone.later_s, alone.way_s)
-        if abs(takes_s - opened_s) > float((updates_s + delays_s).max()):
+        near_s = float((updates_s + delays_s).max())
+        late = (links.round_s > 0) & (links.round_s / links.left + alone.committed_s > opened_s - near_s)
+        waited_s = np.where(late, links.round_s + opened_s * (1 - links.left), 0.0)
+        takes_s = alone.takes_s(max(sending_s, float(waited_s.max())))
+        if abs(takes_s - opened_s) > near_s:
             return 0.0
         if roughly:
             apart_s, about_s = (takes_s - opened_s) / 2, WAITS_ABOUT * float(updates_s.mean())
@@ -190,10 +238,27 @@ class PipelineArrays:
             samples, round(work.round_samples(len(periods))), work.max_lag, sending_s, alone.later_s, alone.way_s
         )
         # In this order, so that it does not count which number a cluster has.
-        each = sorted(zip(updates_s.tolist(), delays_s.tolist(), strict=True))
-        times = tuple(ClusterTimes(*one) for one in each)
-        made = walked_samples_per_s(times, rules)
+        each = sorted(zip(updates_s.tolist(), delays_s.tolist(), links.filled(sending_s), strict=True))
+        made = walked_samples_per_s(tuple(ClusterTimes(*one) for one in each), rules)
         return 0.0 if made is None else rules.round_samples / made
+
+    def _round_links(self, periods_s: Floats) -> "_RoundLinks":
+        """Return what a round takes of the uplinks and downlinks of stages while the pipelines have these periods."""
+        stages = np.diff(self.first, append=len(self.host))
+        periods_s = np.repeat(periods_s, stages)
+        up_s = self.through_host(self.up_bytes / periods_s) / self.up_bytes_per_s
+        down_s = self.through_host(self.down_bytes / periods_s) / self.down_bytes_per_s
+        return _RoundLinks(
+            np.concatenate(
+                [
+                    self.through_host(self.averaged_up) / self.up_bytes_per_s,
+                    self.through_host(self.averaged_down) / self.down_bytes_per_s,
+                ]
+            ),
+            np.maximum(1 - np.concatenate([up_s, down_s]), LEAST_LEFT),
+            np.tile(np.repeat(np.arange(len(stages)), stages), 2),
+            len(stages),
+        )
 
     def _busy_s(self, periods_s: Floats, trained_s: Floats | float) -> Floats:
         """Return how long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""

@@ -75,4 +75,5 @@ def test_a_plan_whose_rounds_are_all_it_does_makes_what_they_carry(
     found = Assembler(Fleet(nodes), spans, 2).candidate([("a", "b"), ("c", "d")])
     assert found is not None
     carried = averaging_limits_of(found).carried(2, work)
-    assert carried == pytest.approx(found.forecast.prediction.samples_per_s)
+    made = found.forecast.prediction.samples_per_s
+    assert carried == pytest.approx(made, rel=1e-3), "but for the messages of the driver"

@@ -12,6 +12,7 @@ from cluster_planner.plan import Cluster, Stage
 from cluster_planner.predict import prediction as predicting
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
 from cluster_planner.predict.prediction import ClusterLimit, predict
+from cluster_planner.predict.steady_state import TOLD_S
 from cluster_planner.rings import exchange_of, make_rings
 
 CLUSTERS = (
@@ -69,7 +70,7 @@ def test_what_a_round_needs_of_a_full_uplink_is_waited_for(
     predicted = predict(fleet, spans, CLUSTERS, rings).prediction
     opened_s = 10**4 / (2 * 1e5 / 10**4)  # each cluster fills its uplinks with the bytes of its samples
     sent_s = 6 * 10**5 / 1e5  # by the busiest node, of six units
-    interval_s = opened_s + 2 * sent_s + 0.05  # clusters with updates of 40 s stop at different moments
+    interval_s = opened_s + 2 * sent_s + 0.05 + TOLD_S  # clusters with updates of 40 s stop at different moments
     assert predicted.samples_per_s == pytest.approx(10**4 / interval_s)
     for cluster, prediction in zip(CLUSTERS, predicted.clusters, strict=True):
         assert prediction.bottleneck.startswith("waits for the averaging between clusters")
@@ -110,7 +111,7 @@ def test_clusters_wait_for_rings_that_cannot_keep_up(
     spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
     forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
     assert forecast.limits == (ClusterLimit("averaging", "d"), ClusterLimit("averaging", "d"))
-    assert forecast.prediction.samples_per_s == pytest.approx(1024 / forecast.prediction.averaging_s)
+    assert forecast.prediction.samples_per_s == pytest.approx(1024 / (forecast.prediction.averaging_s + TOLD_S))
     assert "d's links have too little room" in forecast.prediction.bottleneck
 
 
@@ -173,7 +174,7 @@ def test_more_lag_hides_latency_and_no_bytes(
         spans = spans_of({"max_lag": lag}, boundary_bytes=0, boundary_gradient_bytes=0)
         made.append(predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS)).prediction.samples_per_s)
     # With more than one round on its way the links send the next one while the last bytes of a round travel.
-    assert made == pytest.approx([1024 / (6 + 0.05), 1024 / 6, 1024 / 6])
+    assert made == pytest.approx([1024 / (6 + 0.05 + TOLD_S), 1024 / 6, 1024 / 6])
 
 
 def test_a_round_waits_for_an_update_of_the_slowest_cluster(
@@ -196,7 +197,7 @@ def test_a_link_that_is_too_slow_for_a_ring_is_named(
     fleet = Fleet(nodes, (Link("a", "c", 0.05, 1e4),))
     spans = spans_of(boundary_bytes=0, boundary_gradient_bytes=0)
     forecast = predict(fleet, spans, CLUSTERS, make_rings(fleet, spans, CLUSTERS))
-    assert forecast.prediction.samples_per_s == pytest.approx(1024 / (2 * 10**6 / 1e4 + 0.05))
+    assert forecast.prediction.samples_per_s == pytest.approx(1024 / (2 * 10**6 / 1e4 + 0.05 + TOLD_S))
     assert forecast.limits[0] in (ClusterLimit("averaging", "a"), ClusterLimit("averaging", "c"))
     assert forecast.prediction.bottleneck.endswith(
         ("in which a takes longest to send its part to c", "in which c takes longest to send its part to a")
@@ -249,3 +250,17 @@ def test_hosts_share_their_uplink_over_clusters(
     )
     assert together.samples_per_s == pytest.approx(alone.samples_per_s / 2)
     assert "uplink" in together.bottleneck
+
+
+def test_a_lone_fast_cluster_waits_for_the_driver(
+    make_node: Callable[..., Node], spans_of: Callable[..., SpanCosts]
+) -> None:
+    """Its rounds send nothing, but each begins only when the driver has said that the one before it has ended."""
+    fleet, alone = Fleet((make_node("a", flops_per_s=1e15),)), (Cluster("c0", 1, (Stage("a", (0, 8)),)),)
+    often, seldom = (spans_of({"average_every": every, "update_every": 16}) for every in (64, 10**7))
+    waiting, free = (predict(fleet, spans, alone, make_rings(fleet, spans, alone)) for spans in (often, seldom))
+    assert waiting.prediction.samples_per_s == pytest.approx(64 / TOLD_S)
+    assert waiting.limits == (ClusterLimit("averaging", "a"),)
+    assert "the driver's messages" in waiting.prediction.bottleneck
+    assert waiting.prediction.averaging_s == 0.0
+    assert free.prediction.samples_per_s > 10 * waiting.prediction.samples_per_s

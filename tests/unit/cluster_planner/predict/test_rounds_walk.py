@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.predict.rounds_walk import CONTROL_S, ClusterTimes, RoundRules, walked_samples_per_s
+from cluster_planner.predict.rounds_walk import CONTROL_S, ClusterTimes, FilledLink, RoundRules, walked_samples_per_s
 
 EACH_S = RoundRules(update_samples=10, round_samples=40, max_lag=1, sending_s=0.0, later_s=0.0, way_s=0.0)
 """Two clusters of one update a second each make a round in 2 s."""
@@ -41,3 +41,23 @@ def test_a_round_that_fits_makes_clusters_wait_where_updates_are_long() -> None:
 
 def test_nothing_is_said_of_rounds_that_are_too_far_apart_to_be_walked() -> None:
     assert walked_samples_per_s(PAIR, replace(EACH_S, round_samples=100_000)) is None
+
+
+def test_a_link_that_a_pipeline_fills_is_the_rounds_alone_only_while_its_cluster_waits() -> None:
+    """Rounds are 2 s apart, and 1.5 s long by themselves."""
+    filled = (ClusterTimes(1.0, 0.0, (FilledLink(1.5, 0.5),)), PAIR[1])
+    made = walked_samples_per_s(filled, replace(EACH_S, sending_s=1.5))
+    free = walked_samples_per_s(PAIR, replace(EACH_S, sending_s=1.5))
+    always_filled = walked_samples_per_s(PAIR, replace(EACH_S, sending_s=3.0))
+    assert made is not None
+    assert free is not None
+    assert always_filled is not None
+    assert always_filled * 1.02 < made < free * 0.98
+
+
+def test_the_opening_of_every_other_round_may_just_miss_an_update() -> None:
+    """A round opens 10 ms after an update of 10 ms: every other one known in time, rounds are not evenly apart."""
+    rules = RoundRules(update_samples=32, round_samples=64, max_lag=1, sending_s=0.0, later_s=0.0, way_s=0.0)
+    made = walked_samples_per_s((ClusterTimes(0.0098, 0.0096),), rules)
+    assert made is not None
+    assert made < 0.98 * 32 / 0.0098

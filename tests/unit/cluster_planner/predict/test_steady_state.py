@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cluster_planner.inputs.model_costs import Workload
-from cluster_planner.predict.steady_state import PipelineArrays, RoundTimes
+from cluster_planner.predict.steady_state import TOLD_S, WAITS_AT_MOST, PipelineArrays, RoundTimes
 
 AT_ONCE = RoundTimes(0.0, 0.0, 0.0)
 
@@ -42,7 +42,7 @@ def test_without_averaging_each_cluster_runs_at_its_bottleneck(work: Workload) -
 
 
 def test_a_round_that_fits_beside_the_pipeline_slows_nobody(work: Workload) -> None:
-    pace = two_pipelines(100.0).pace(work, AT_ONCE)
+    pace = two_pipelines(100.0 - 100 * TOLD_S).pace(work, AT_ONCE)
     assert (pace.waits, pace.interval_s) == (False, pytest.approx(2.0))
     assert pace.rates.sum() == pytest.approx(6.0)
 
@@ -51,10 +51,10 @@ def test_what_does_not_fit_is_sent_while_all_wait(work: Workload) -> None:
     pace = two_pipelines(150.0).pace(work, AT_ONCE)
     assert (pace.waits, pace.waits_at, pace.joins_last) == (True, 0, None)
     stops_later_s = 1 / 6  # of two clusters, with updates of 1 s
-    interval_s = (2 + stops_later_s) * 50 / 100 + 150 / 100
+    interval_s = (2 + stops_later_s) * 50 / 100 + 150 / 100 + TOLD_S
     assert pace.interval_s == pytest.approx(interval_s)
     assert pace.rates == pytest.approx([4 * 2 / interval_s, 2 * 2 / interval_s])
-    assert two_pipelines(101.0).pace(work, AT_ONCE).interval_s == pytest.approx(2.0 + 2 * 0.01)
+    assert two_pipelines(101.0).pace(work, AT_ONCE).interval_s == pytest.approx(2.0 + 2 * 0.01 + TOLD_S)
 
 
 def test_stages_of_one_host_share_its_uplink(work: Workload) -> None:
@@ -66,9 +66,9 @@ def test_stages_of_one_host_share_its_uplink(work: Workload) -> None:
 def test_rounds_by_themselves_and_long_updates_can_take_longer(work: Workload) -> None:
     alone = two_pipelines(0.0).pace(work, RoundTimes(3.0, 0.5, 1.0))
     assert (alone.waits, alone.waits_at, alone.joins_last) == (True, None, None)
-    assert alone.interval_s == pytest.approx(3.5)
+    assert alone.interval_s == pytest.approx(3.5 + TOLD_S)
     around = replace(work, max_lag=2)
-    assert two_pipelines(0.0).pace(around, RoundTimes(0.0, 0.0, 9.0)).interval_s == pytest.approx(4.5)
+    assert two_pipelines(0.0).pace(around, RoundTimes(0.0, 0.0, 9.0)).interval_s == pytest.approx(4.5 + TOLD_S / 2)
     often = replace(work, average_every=1, update_every=4)
     pace = two_pipelines(0.0).pace(often, AT_ONCE)
     assert (pace.interval_s, pace.joins_last) == (pytest.approx(8.0), 1)
@@ -87,3 +87,21 @@ def test_where_a_round_takes_about_as_long_as_it_is_apart_it_is_walked(work: Wor
     assert pipelines.walked_s(often, RoundTimes(1.0, 0.1, 0.0)) == 0.0, "nobody waits for so short a round"
     assert pipelines.walked_s(often, RoundTimes(90.0, 0.1, 0.0)) == 0.0, "all stand still when so long a round ends"
     assert pipelines.walked_s(often, None) == 0.0
+
+
+def test_a_round_is_walked_where_a_pipeline_leaves_it_too_little_of_a_link(work: Workload) -> None:
+    """Alone a round takes 9 s of 20 s, but the first stage's pipeline leaves half of its uplink."""
+    pipelines, often = two_pipelines(900.0), replace(work, average_every=120)
+    walked = pipelines.walked_s(often, AT_ONCE)
+    assert 20.0 <= walked < 22.0
+    assert pipelines.walked_s(often, AT_ONCE, roughly=True) == pytest.approx(walked, rel=0.05)
+    assert two_pipelines(700.0).walked_s(often, AT_ONCE) == 0.0, "that fits, 14 s long"
+
+
+def test_rounds_in_which_nothing_is_sent_wait_for_the_driver(work: Workload) -> None:
+    fast = replace(two_pipelines(0.0), compute_s=np.full(3, 1e-5), up_bytes=np.zeros(3), round_trip_s=np.full(2, 1e-5))
+    pace = fast.pace(replace(work, average_every=8), AT_ONCE)
+    assert (pace.waits, pace.interval_s) == (True, pytest.approx(TOLD_S)), "each update of both opens a round"
+    opened_s = 1000 / (2 * 4 / 1e-5)
+    late = fast.pace(replace(work, average_every=1000), AT_ONCE)
+    assert late.interval_s == pytest.approx(opened_s * (1 + WAITS_AT_MOST)), "they train on until they hear of one"
