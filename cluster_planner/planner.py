@@ -54,8 +54,10 @@ ALL = "without any of the constraints"
 LAST_TRIES = 60
 """A search that goes on ends after so many changes for each node that gained nothing."""
 
-SPARE_TRIES = 100
-"""At most so many plans are compared to see whether a spare makes the plan worth more."""
+SPARE_TRIES, SPARE_TRIES_TIMES_NODES = 100, 12_000
+"""At most so many plans are compared to see whether a spare makes the plan worth more, or the second divided by the
+nodes, where that is more.
+"""
 
 SEGMENTS, FINE_COST = (FINE_SEGMENTS, 12, 8, 6, 4, 3, 2), 0.01
 """Where losses of nodes are known to come, a plan has the first of these numbers of segments that costs no more than
@@ -147,12 +149,16 @@ def _with_spares(
     fine = SpanCosts(problem.costs, problem.work, CUT_POSITIONS)
     worths = PlanWorths(fleet, spans)
     climber = WholePlans(fleet, spans, worths, names, least, few=fine)
-    clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
+    clusters, useless = with_spares(climber, worths, fleet, best.clusters, _spare_tries(fleet))
     if clusters != best.clusters:
         before, best = best.objective, Assembler(fleet, spans, least).of_clusters(clusters)
         count = format_count(len(clusters), "cluster")
         tell(Step("spares", f"{count}, with spares taken in", best.objective, best.objective - before))
     return best, useless
+
+
+def _spare_tries(fleet: Fleet) -> int:
+    return max(SPARE_TRIES, SPARE_TRIES_TIMES_NODES // len(fleet.nodes))
 
 
 def _in_fine_segments(best: Candidate, fleet: Fleet, spans: SpanCosts) -> Candidate:
@@ -228,7 +234,7 @@ def improve_plan(
     Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
     `go_on` is told what the best plan so far is worth, and says whether to go on; `is_over` ends a run, too. The search
     ends by itself when LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those
-    are. Its spares are tried one by one at the end, while it `hurries` not. The other arguments are those of
+    are. Its spares are tried one by one at the end, unless it `hurries`. The other arguments are those of
     `make_plan`.
 
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
@@ -264,7 +270,7 @@ def improve_plan(
     climber.is_over, clusters, useless = hurries, best.clusters, frozenset[str]()
     if not hurries():
         try:
-            clusters, useless = with_spares(climber, worths, fleet, best.clusters, SPARE_TRIES)
+            clusters, useless = with_spares(climber, worths, fleet, best.clusters, _spare_tries(fleet))
         except Ended as ended:
             clusters = ended.taken or best.clusters
     if clusters != best.clusters:

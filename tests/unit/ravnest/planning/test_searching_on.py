@@ -107,6 +107,7 @@ def test_spares_are_tried_one_by_one_at_the_end_unless_the_user_waits(
 
     def with_spares(*given: object) -> tuple[object, frozenset[str]]:
         tried.append(ended)
+        assert given[4] == 12_000 / 6, "plans are compared at most; of fewer nodes more"
         return given[3], frozenset()
 
     monkeypatch.setattr("cluster_planner.planner.with_spares", with_spares)
