@@ -282,6 +282,7 @@ def test_every_accepted_world_gives_a_valid_plan(world: tuple[Fleet, ModelCosts,
     assert ends[-1][1] == 1.0
 
 
+@pytest.mark.timeout(900)  # some minutes on a slow and busy machine
 def test_thirty_nodes_are_searched_with_bounded_work_and_none_is_lost(
     make_node: Callable[..., Node], gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:

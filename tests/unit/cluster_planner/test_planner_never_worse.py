@@ -115,6 +115,7 @@ def test_no_part_is_worth_more_than_the_whole(
         assert case.worth(numbers) <= whole * (1 + 1e-9), words
 
 
+@pytest.mark.timeout(900)  # some minutes on a slow and busy machine
 @pytest.mark.parametrize(("seed", "count", "least"), [(1, 12, 1), (3, 40, 2)])
 def test_no_region_and_no_node_of_a_larger_fleet_is_worth_more(
     seed: int, count: int, least: int, make_case: Callable[[int, int, int], Case]
