@@ -23,7 +23,7 @@ from cluster_planner.advice.feasibility import (
     require_possible,
 )
 from cluster_planner.advice.job_changes import WORTHWHILE, Suggestion, most_of_a_round
-from cluster_planner.advice.single_changes import advise, most_promising
+from cluster_planner.advice.single_changes import TOO_FEW_ROUNDS, advise, most_promising
 from cluster_planner.advice.spares import left_out, too_small
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
@@ -191,7 +191,8 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
     advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
     if advice.line != plan.predicted.advice:
         return plan
-    line, of_plan, change = advice.line, (plan.least_stages, plan.seed), advice.change
+    line = advice.line.removesuffix(TOO_FEW_ROUNDS)
+    aside, of_plan, change = advice.line[len(line) :], (plan.least_stages, plan.seed), advice.change
     is_hopeless = change is None and len(plan.fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW
     if is_hopeless:  # in a balanced plan something else is as slow as what becomes better, until all is cut anew
         change = most_promising(plan.fleet, spans, plan.clusters, plan.rings, forecast)
@@ -204,7 +205,8 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
             worth = f"(worth {format_rate(made.objective)})"
             line += f"; planned anew {f'after {change.words}' if is_hopeless else 'with it'}, {rate} {worth}"
         elif not is_hopeless:
-            line += "; planned anew with it, no more"
+            line += "; planned anew with it, it makes no more"
+    line += aside
     if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
 
         def planned(work: Workload) -> Plan:

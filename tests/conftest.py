@@ -53,12 +53,13 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.fixture(scope="module", autouse=True)
 def _forget_users_code() -> Iterator[None]:
     """Let no file of tests leave its users' modules (`data`, `model`) to the next, where others have these names."""
-    path, before = list(sys.path), set(sys.modules)
+    path, before, temporary = list(sys.path), set(sys.modules), Path(tempfile.gettempdir()).resolve()
     yield
     sys.path[:] = path
     for name in set(sys.modules) - before:
         file = Path(getattr(sys.modules[name], "__file__", None) or "/").resolve()
-        if file.is_relative_to(EXAMPLES) or file.is_relative_to(Path(tempfile.gettempdir()).resolve()):
+        is_ours = file.is_relative_to(EXAMPLES.parent)  # which may lie in the temporary folder itself
+        if file.is_relative_to(EXAMPLES) or (file.is_relative_to(temporary) and not is_ours):
             del sys.modules[name]
 
 

@@ -53,7 +53,8 @@ class PlanWorths:
 
         `roughly`: in a tenth of the time, without the shares of unequal blocks and without walking pipelines and
         rounds, so that the number is a little too high where these count. `above`: only plans that are worth more are
-        of interest; of any other one a number may be returned that is too high, but not above it.
+        of interest; of any other one a number may be returned that is too high, but not above it. Where pipelines are
+        still to be walked, one that is worth a few percent more may, rarely, be taken for such a one.
         """
         self.asked += 1
         work = self._spans.workload

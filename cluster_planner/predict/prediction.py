@@ -25,7 +25,6 @@ from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, Spare, StagePrediction
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
-from cluster_planner.predict.rounds_walk import CONTROL_S
 from cluster_planner.predict.stage_times import (
     Load,
     flushed_s,
@@ -34,7 +33,7 @@ from cluster_planner.predict.stage_times import (
     round_trip_s,
     window_limited_s,
 )
-from cluster_planner.predict.steady_state import Occupancy, Pace, PipelineArrays, RoundTimes
+from cluster_planner.predict.steady_state import TOLD_S, Occupancy, Pace, PipelineArrays, RoundTimes
 from cluster_planner.rings import Exchange, RingTraffic, exchange_of, ring_traffic
 
 LEAST_WAIT = 0.01
@@ -96,7 +95,8 @@ def predict(
     pipes = [times_of(fleet, spans, cluster) for cluster in clusters]
     exchanges = exchanges_of(fleet, spans, clusters, ring_traffic(spans, clusters, rings))
     followed = followed_by(fleet, spans, clusters, rings, spares)
-    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, [*exchanges, *followed]))
+    sent = [*exchanges, *followed] if exchanges else []  # a lone cluster's rounds wait for nothing that is sent
+    stages = no_faster_than_walked(fleet, spans, clusters, arrays_of(fleet, pipes, sent))
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone) if exchanges else (0.0, 0.0)
@@ -296,7 +296,7 @@ def _waits(
     if not pace.waits:
         return None
     nodes = [stage.node for pipe in pipes for stage in pipe.cluster.stages]
-    if not exchanges or pace.interval_s < 4 * CONTROL_S:
+    if not exchanges or (pace.joins_last is None and pace.interval_s < 2 * TOLD_S):
         return ClusterLimit("averaging", nodes[0]), "waits for the driver's messages, which open and end each round"
     if pace.waits_at is not None:
         node = nodes[pace.waits_at]

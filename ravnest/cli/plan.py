@@ -82,8 +82,11 @@ def plan(
             _write(made, output)
             interrupt.gracefully = True  # from now on there is a plan to end with
 
+        def last() -> None:
+            interrupt.gracefully = False  # what follows, advice above all, is left out as without a budget
+
         so_far: list[tuple[Plan, str]] = []
-        wanted = None if budget is None else Budget(budget, first, lambda: interrupt.wanted)
+        wanted = None if budget is None else Budget(budget, first, lambda: interrupt.wanted, last)
         try:
             explained = ravnest.explain_plan(
                 nodes,

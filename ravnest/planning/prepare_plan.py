@@ -136,8 +136,7 @@ def prepare_plan(
         step: is told of each slow step as it begins.
         part: is told how far that step is, from 0 to 1, where it is known.
         warn: is told what is possible and hardly meant.
-        so_far: is given each plan as it is found, also the best so far where the search is interrupted, and what it
-            lacks: UNEXPLAINED, UNTRIED or UNADVISED.
+        so_far: is given each plan as it is found, an interrupted search's too, and what it lacks (UNTRIED, for one).
 
     Raises:
         InvalidInput: at a key of the job or the fleet. NoFeasiblePlan where the two do not fit each other.
@@ -172,7 +171,7 @@ def prepare_plan(
     found = None if memory is None else memory.find(mark)
     live: _Live | None = None
     if found is not None:
-        step("taking the check that was made of this job before (--no-cache checks it again)")
+        step("taking what was found of this job before (--no-cache looks at it again)")
         for words in found.warnings:
             warn(words)
     else:
@@ -225,14 +224,15 @@ def prepare_plan(
     if budget is not None:
         budget.first(plan)
         step("searching on")
-        first, trained = plan, (trained_samples, trained_s)
-        plan = searched_on(plan, budget, step, trained=trained, part=part, tell=searched.append)
+        first, end = plan, (trained_samples, trained_s)
+        plan = searched_on(plan, budget, step, trained=end, part=part, tell=searched.append)
         if plan is not first:
             check_shares(job, job_path, plan, data.train)
             tried = _tried(plan, job, data, extent, found, live, step)
             if memory is not None:
                 memory.add_tried(mark, tried)
             so_far(plan, UNADVISED)
+        budget.last()
     for sentence in (starved_words(plan), unreached_warmup(job, plan, total)):
         if sentence is not None:
             warn(sentence)

@@ -25,6 +25,8 @@ class Budget:
     """Is given the first plan, which is checked, before the search goes on."""
     stop: Callable[[], bool] = lambda: False
     """Is asked again and again whether to end now, with the best plan so far."""
+    last: Callable[[], None] = lambda: None
+    """Is called when the search has ended."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < float("inf"):

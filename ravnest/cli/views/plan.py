@@ -366,11 +366,12 @@ def assumption(plan: Plan) -> str | None:
         of = f"the link between {_and_more(pairs)}"
     else:
         of = f"any link, for neither links nor regions are given: {_and_more(pairs)}"
-    return (
-        f"assumed: nothing is known of {of}: "
-        f"{DEFAULT_LATENCY_S * 1e3:g} ms one way ({DEFAULT_REGION_LATENCY_S * 1e3:g} ms within a region), and no limit "
-        "but that of the nodes; state it under links or regions"
-    )
+    if all(plan.fleet.link(*pair).latency_s == DEFAULT_REGION_LATENCY_S for pair in pairs):
+        latency = f"{DEFAULT_REGION_LATENCY_S * 1e3:g} ms one way, as within a region"
+    else:
+        latency = f"{DEFAULT_LATENCY_S * 1e3:g} ms one way ({DEFAULT_REGION_LATENCY_S * 1e3:g} ms within a region)"
+    rate = "no limit but that of the nodes"
+    return f"assumed: nothing is known of {of}: {latency}, and {rate}; state it under links or regions"
 
 
 def beyond_nodes(plan: Plan) -> str | None:

@@ -34,7 +34,9 @@ def show_simulation(
     console.print(_facts(result, plan))
     console.print()
     console.print(_stages(result))
-    console.print(legend("Shares of the stage's time. input: another stage; window: latency; staleness: its limit."))
+    lag = "; lag: averaging" if len(plan.clusters) > 1 else ""
+    words = f"input: another stage; window: latency; staleness: its limit{lag}."
+    console.print(legend(f"Shares of the stage's time. {words}"))
     if len(result.stages) > MOST_ROWS:
         say(console, f"The {MOST_ROWS} busiest of {len(result.stages)} stages; --json has them all.")
     console.print()

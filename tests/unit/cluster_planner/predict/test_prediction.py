@@ -264,3 +264,9 @@ def test_a_lone_fast_cluster_waits_for_the_driver(
     assert "the driver's messages" in waiting.prediction.bottleneck
     assert waiting.prediction.averaging_s == 0.0
     assert free.prediction.samples_per_s > 10 * waiting.prediction.samples_per_s
+    links = {"up_bytes_per_s": 1e13, "down_bytes_per_s": 1e13}
+    nodes = make_node("a", flops_per_s=1e15, **links), make_node("b", flops_per_s=1e13, **links)
+    faster = Fleet(nodes, (Link("a", "b", 1e-6, 1e13),))
+    both = (*alone, Cluster("c1", 1, (Stage("b", (0, 8)),)))
+    joins = predict(faster, spans_of({"average_every": 64, "update_every": 16}), both, make_rings(faster, often, both))
+    assert "which c1 joins once in each of its long updates" in joins.prediction.bottleneck

@@ -213,6 +213,24 @@ def test_with_a_budget_the_first_plan_is_written_at_once_and_ctrl_c_ends_with_th
     assert load_plan(out).seed == better.seed
 
 
+def test_ctrl_c_after_a_budget_s_search_is_an_interruption_as_without_one(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, out = tmp_path / "nodes.yaml", tmp_path / "plan.yaml"
+    nodes.write_text(fleet("a", "b"), encoding="utf-8")
+
+    def advising(*_: object, budget: Any, **__: object) -> ExplainedPlan:
+        budget.first(plan)
+        budget.last()
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError
+
+    monkeypatch.setattr("ravnest.explain_plan", advising)
+    result = CliRunner().invoke(cli.app, ["plan", str(nodes), "--job", JOB, "-o", str(out), "--budget", "60", "--json"])
+    assert result.exit_code == 130, result.output
+    assert load_plan(out).seed == plan.seed
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_search_that_ends_before_its_budget_says_why(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, as_json: bool

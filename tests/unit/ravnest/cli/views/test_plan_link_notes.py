@@ -30,6 +30,11 @@ def test_without_links_and_regions_all_pairs_that_talk_are_assumed(plan: Plan) -
     )
 
 
+def test_nodes_of_one_region_are_assumed_near(plan: Plan) -> None:
+    nodes = tuple(replace(node, region="home") for node in plan.fleet.nodes)
+    assert ": 5 ms one way, as within a region, and no limit but" in str(assumption(with_links(plan, nodes=nodes)))
+
+
 def test_of_some_links_the_others_are_named(plan: Plan) -> None:
     some = with_links(plan, Link("desk", "laptop", 0.01, 1e6), Link("tablet", "tower", 0.01, 1e6))
     assert str(assumption(some)).startswith(
