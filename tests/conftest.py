@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads would spin on the other workers' cores; read at its import
 
@@ -53,14 +54,22 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.fixture(scope="module", autouse=True)
 def _forget_users_code() -> Iterator[None]:
     """Let no file of tests leave its users' modules (`data`, `model`) to the next, where others have these names."""
-    path, before, temporary = list(sys.path), set(sys.modules), Path(tempfile.gettempdir()).resolve()
+    path, before = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
-    for name in set(sys.modules) - before:
-        file = Path(getattr(sys.modules[name], "__file__", None) or "/").resolve()
-        is_ours = file.is_relative_to(EXAMPLES.parent)  # which may lie in the temporary folder itself
-        if file.is_relative_to(EXAMPLES) or (file.is_relative_to(temporary) and not is_ours):
+    came = set(sys.modules) - before
+    theirs = {name for name in came if _is_users(sys.modules[name])}
+    for name in came:  # a package goes with all that is in it
+        if name.partition(".")[0] in theirs:
             del sys.modules[name]
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Say whether a module lies in an example's folder, or in the temporary one; the project itself may lie in that."""
+    file = Path(getattr(module, "__file__", None) or "/").resolve()
+    if file.is_relative_to(EXAMPLES.parent):
+        return file.is_relative_to(EXAMPLES) and file.parent != EXAMPLES
+    return file.is_relative_to(Path(tempfile.gettempdir()).resolve())
 
 
 @pytest.fixture(autouse=True)
