@@ -23,7 +23,7 @@ from cluster_planner.advice.feasibility import (
     require_possible,
 )
 from cluster_planner.advice.job_changes import WORTHWHILE, Suggestion, most_of_a_round
-from cluster_planner.advice.single_changes import TOO_FEW_ROUNDS, advise, most_promising
+from cluster_planner.advice.single_changes import advise, most_promising
 from cluster_planner.advice.spares import left_out, too_small
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
@@ -191,8 +191,7 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
     advice = advise(plan.fleet, spans, plan.clusters, plan.rings, forecast, most_round)
     if advice.line != plan.predicted.advice:
         return plan
-    line = advice.line.removesuffix(TOO_FEW_ROUNDS)
-    aside, of_plan, change = advice.line[len(line) :], (plan.least_stages, plan.seed), advice.change
+    line, of_plan, change = advice.words, (plan.least_stages, plan.seed), advice.change
     is_hopeless = change is None and len(plan.fleet.nodes) <= MOST_NODES_TO_PLAN_ANEW
     if is_hopeless:  # in a balanced plan something else is as slow as what becomes better, until all is cut anew
         change = most_promising(plan.fleet, spans, plan.clusters, plan.rings, forecast)
@@ -206,7 +205,7 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
             line += f"; planned anew {f'after {change.words}' if is_hopeless else 'with it'}, {rate} {worth}"
         elif not is_hopeless:
             line += "; planned anew with it, it makes no more"
-    line += aside
+    line += advice.aside
     if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
 
         def planned(work: Workload) -> Plan:
@@ -236,8 +235,7 @@ def improve_plan(
     Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
     `go_on` is told what the best plan so far is worth, and says whether to go on; `is_over` ends a run, too. The search
     ends by itself when LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those
-    are. Its spares are tried one by one at the end, unless it `hurries`. The other arguments are those of
-    `make_plan`.
+    are. Its spares are tried one by one at the end, unless it `hurries`. The other arguments are make_plan's.
 
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
     plan has more of both, and a change that gains by that judgement may gain nothing.

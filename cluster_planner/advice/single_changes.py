@@ -56,13 +56,20 @@ TOO_FEW_ROUNDS = f"; a larger average_every is not advised: training would have 
 class Advice:
     """One line, the index of the cluster whose machine or link it is about, if any, and the change that is advised.
 
+    `words` and `aside` make up the line; what the change brings with another plan is said between the two.
     `bottleneck`: what that machine or link holds up, in words, which helps most if it is better; None where none helps.
     """
 
-    line: str
+    words: str
     cluster: int | None = None
     change: Suggestion | None = None
     bottleneck: str | None = None
+    aside: str = ""
+
+    @property
+    def line(self) -> str:
+        """All that is said."""
+        return self.words + self.aside
 
 
 def most_helpful_changes(
@@ -198,12 +205,12 @@ def advise(
         if waiting == "averaging" and best.holds_up is None and holds_up and not holds_up.startswith(WAITING):
             holds_up = f"{WAITING}; after that, {holds_up}"
         faster = best.samples_per_s > forecast.prediction.samples_per_s
-        return Advice(_line(best, forecast) + rest, best.cluster if faster else None, best, holds_up)
+        return Advice(_line(best, forecast), best.cluster if faster else None, best, holds_up, rest)
     line = "no single machine or link holds the fleet back: with the same cuts, doubling any one gains less than 1%"
     if waiting is None:
         return Advice(line)
     keys = [key for key in KEYS[waiting] if not (capped and key == "average_every")]
-    return Advice(f"{line}, and so does another {' or '.join(keys)}{rest}")
+    return Advice(f"{line}, and so does another {' or '.join(keys)}", aside=rest)
 
 
 def _line(best: Suggestion, forecast: Forecast) -> str:

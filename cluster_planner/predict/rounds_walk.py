@@ -11,9 +11,9 @@ one. Pipelines go first on links. So what a round takes of a link that a pipelin
 is left while the cluster trains, and at the full one while it waits.
 
 Which rhythm they settle into may depend on whether a round is known just before or just after an update ends, and no
-prediction is exact to that. So it is walked twice, once with rounds that count from the next update on where they open
-in the last part (LATE) of one, and the slower rhythm is what is predicted: else a search finds the plans that are
-predicted too fast.
+prediction is exact to that. So it is walked three times (RHYTHMS): rounds that open in an update's last part (LATE)
+count from its end on, or from the next one's, or in turn. The slowest rhythm is what is predicted: else a search finds
+the plans that are predicted too fast.
 
 In: each cluster's times, and a round's. Out: samples/s. tests/unit/ravnest/simulator/test_rounds_starved.py holds it to
 the simulator.
@@ -167,6 +167,7 @@ class _Walk:
     def _send_on(self, at_s: float) -> None:
         """Count what was sent until now."""
         since_s, self._looked_s = at_s - self._looked_s, at_s
+        # Not strict: before the first round nothing is left to send.
         self._left_s = [left_s - since_s * rate for left_s, rate in zip(self._left_s, self._rates(), strict=False)]
 
     def _say_when_sent(self, at_s: float) -> None:

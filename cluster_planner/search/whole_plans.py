@@ -334,7 +334,7 @@ class WholePlans:
         order, same_cuts = random.permutation(len(now)).tolist(), random.random() < 0.5
         left_out = set(order[1 : 1 + int(random.integers(MOST_REMADE + 1))])
         plan: Clusters = tuple(cluster for at, cluster in enumerate(now) if at not in left_out)
-        best, most, least = None, 0.0, self._worths.of(now, roughly=True) * (1 - ROUGHLY)
+        best, most, least = None, 0.0, self._roughly(now) * (1 - ROUGHLY)
         while (cluster := self.made.like(now[order[0]], self.spares(plan), same_cuts=same_cuts)) is not None:
             plan = (*plan, cluster)
             worth = self._roughly(plan, least) if len(plan) >= len(now) else 0.0

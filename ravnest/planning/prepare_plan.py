@@ -224,8 +224,8 @@ def prepare_plan(
     if budget is not None:
         budget.first(plan)
         step("searching on")
-        first, end = plan, (trained_samples, trained_s)
-        plan = searched_on(plan, budget, step, trained=end, part=part, tell=searched.append)
+        first, trained = plan, (trained_samples, trained_s)
+        plan = searched_on(plan, budget, step, trained=trained, part=part, tell=searched.append)
         if plan is not first:
             check_shares(job, job_path, plan, data.train)
             tried = _tried(plan, job, data, extent, found, live, step)

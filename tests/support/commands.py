@@ -195,6 +195,9 @@ def nothing_left_in(folder: Path) -> Iterator[Path]:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
             psutil.wait_procs(left, timeout=0.2)
+        for process in _working_in(folder):  # a guard that does not end
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _working_in(folder: Path) -> list[psutil.Process]:
