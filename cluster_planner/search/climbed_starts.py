@@ -43,7 +43,7 @@ much if nothing were averaged. It tells little there where a plan begins, and pl
 """
 STARTS_STARVING, STARTS_TIMES_NODES, SHARES_STARVING = 8, 512, (0.25, 0.5, 0.5)
 """So many starts go on there, at most STARTS_TIMES_NODES divided by the nodes, then half of them, and then a quarter,
-each time each for such a part of the tries. The last one goes on for as many times the tries as there were starts.
+each time each for such a part of the tries.
 """
 
 TRIES, TRIES_PER_NODE, TRIES_TIMES_NODES = 800, 12, 26_000
@@ -54,9 +54,9 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 60
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY = 24
-"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or, where
-rounds do not starve, until as many were tried as before.
+IDLE_OF_MANY, TIMES_FURTHER = 100, 4
+"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
+as many were tried as before. Where rounds starve that is TIMES_FURTHER times the tries for each start.
 """
 
 MOVES_TIMES_TRIES = 2
@@ -118,7 +118,8 @@ def climbed(
         is_large = MOST_IN_PARTS < count <= LARGEST and not is_part
         if is_large and _starve(worths, starts.best(LOOKED_AT, OF_EACH_OF_MANY)):
             number = min(STARTS_STARVING, STARTS_TIMES_NODES // count)
-            best = _further(problem, climber, _by_stages(problem, climber, starts, number, tries), tries * number)
+            left = _by_stages(problem, climber, starts, number, tries)
+            best = _further(problem, climber, left, TIMES_FURTHER * tries * number)
         else:
             plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED, OF_EACH_OF_MANY)]
             best = best_by_halves(plans, tries, problem.seed)
