@@ -222,20 +222,20 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
 
 def improve_plan(
     plan: Plan,
-    go_on: Callable[[float], bool],
+    is_over: Callable[[], bool],
     *,
     trained_samples: float = math.inf,
     trained_s: float = math.inf,
+    tell: Callable[[float], None] = lambda worth: None,
     exhausted: Callable[[int], None] = lambda changes: None,
-    is_over: Callable[[], bool] = lambda: False,
     hurries: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """Return a plan of the same fleet, model and workload that is worth as much or more.
 
-    Small changes of the whole plan are tried in short runs, with other draws each time. After each of these
-    `go_on` is told what the best plan so far is worth, and says whether to go on; `is_over` ends a run, too. The search
-    ends by itself when LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those
-    are. Its spares are tried one by one at the end, unless it `hurries`. The other arguments are make_plan's.
+    Small changes of the whole plan are tried in short runs, with other draws each time, until the search `is_over`,
+    which is asked before each change. `tell` hears after each run what the best plan so far is worth. The search ends
+    by itself when LAST_TRIES changes for each node have gained nothing: then `exhausted` is told how many those are.
+    Its spares are tried one by one at the end, unless it `hurries`. The other arguments are make_plan's.
 
     Changes are judged in as few segments as cuts make, and without warm spares. Where nodes are known to be lost, a
     plan has more of both, and a change that gains by that judgement may gain nothing.
@@ -258,8 +258,7 @@ def improve_plan(
         for clusters, _, idle in short_runs(climber, plan.clusters, worths.of(plan.clusters), plan.seed + 1):
             if idle == 0:
                 best = max(best, made_of(clusters), key=lambda one: one.objective)
-            if not go_on(plan.predicted.objective + best.objective - first.objective):
-                break
+            tell(plan.predicted.objective + best.objective - first.objective)
             if idle >= LAST_TRIES * len(names):
                 exhausted(idle)
                 break

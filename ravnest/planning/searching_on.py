@@ -51,12 +51,11 @@ def searched_on(
     ends_s = began_s + budget.seconds
     told = first
 
-    def go_on(worth: float) -> bool:
+    def gained(worth: float) -> None:
         nonlocal told
         if worth > told * (1 + 1e-3):
             told = worth
             say(f"searching on: the best plan so far is worth {format_rate(worth)}, {worth / first - 1:+.1%}")
-        return not is_over()
 
     def is_over() -> bool:
         left_s = ends_s - clock()
@@ -72,4 +71,4 @@ def searched_on(
 
     samples, seconds = trained
     end = {"trained_samples": samples, "trained_s": seconds}
-    return improve_plan(plan, go_on, **end, exhausted=exhausted, is_over=is_over, hurries=budget.stop)
+    return improve_plan(plan, is_over, **end, tell=gained, exhausted=exhausted, hurries=budget.stop)

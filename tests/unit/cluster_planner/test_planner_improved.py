@@ -45,10 +45,6 @@ def test_what_only_fewer_segments_would_gain_is_not_told(
     plan = make_plan(Fleet(nodes), ModelCosts(units, "x"), work, job={}, job_file="job.yaml")
     told: list[float] = []
 
-    def go_on(worth: float) -> bool:
-        told.append(worth)
-        return len(told) < TURNS
-
-    found = improve_plan(plan, go_on)
+    found = improve_plan(plan, lambda: len(told) >= TURNS, tell=told.append)
     assert len(told) == TURNS
     assert plan.predicted.objective * (1 - 1e-9) <= told[-1] <= found.predicted.objective * (1 + 1e-9)
