@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from cluster_planner import Plan
-from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures
+from ravnest.driver.observe.report import RunLimit, RunResult, StageFigures, TimeShares
 from ravnest.errors import InvalidInput
 from ravnest.formatting import json_value
 from ravnest.pipeline import stage_name
@@ -115,6 +115,8 @@ class StageRehearsal:
     """The most that its tensors took, without the process itself. It is predicted for the window that the run used."""
     waiting: Mapping[str, float]
     """By cause: the share of time in which it waited."""
+    other: Mapping[str, float]
+    """The shares of time that went into averaging (snapshots, merges), evaluation, and handing over between threads."""
     mean_staleness: float | None
     max_staleness: int | None
     late_share: float | None
@@ -289,10 +291,15 @@ def _stage(
             None if memory is None else memory.planned_bytes, None if memory is None else memory.tensor_bytes
         ),
         waiting={} if steady is None else steady.waiting,
+        other={} if steady is None else _other(steady),
         mean_staleness=figures.mean_staleness,
         max_staleness=figures.max_staleness,
         late_share=figures.late_share,
     )
+
+
+def _other(steady: TimeShares) -> dict[str, float]:
+    return {"averaging": steady.averaging, "evaluation": steady.evaluation, "handing over": steady.handoff}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

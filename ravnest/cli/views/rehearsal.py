@@ -6,7 +6,7 @@ come from ravnest.rehearsal.comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group
 from rich.markup import escape
@@ -107,18 +107,22 @@ def _clusters(rehearsal: Rehearsal) -> Group:
 def _times(rehearsal: Rehearsal) -> Group:
     table = titled_table("each stage's time")
     table.add_column("node", overflow="fold")
-    for name in ("per micro-batch", "busy", "waited for"):
-        table.add_column(name, justify="left" if name == "waited for" else "right")
+    for name in ("per micro-batch", "busy", "waited for", "other"):
+        table.add_column(name, justify="left" if name in ("waited for", "other") else "right")
     for each in rehearsal.stages:
-        causes = sorted(each.waiting.items(), key=lambda item: -item[1])
-        waits = ", ".join(f"{cause} {share:.0%}" for cause, share in causes if share >= 0.005)
-        cells = (_pair(each.step_s, duration), _pair(each.busy, _percent), waits or _NOTHING)
+        cells = (_pair(each.step_s, duration), _pair(each.busy, _percent), _shares(each.waiting), _shares(each.other))
         table.add_row(each.stage, escape(each.node), *cells)
     words = (
-        "busy, waited for: shares of the stage's time, in the steady state. input: another stage; window: latency;"
-        " staleness: its limit; lag: averaging."
+        "busy, waited for, other: shares of the stage's time, in the steady state. input: another stage; window:"
+        " latency; staleness: its limit; lag: averaging. other: snapshots and merges, evaluation, and threads of the"
+        " stage that hand over to each other."
     )
     return Group(table, legend(words))
+
+
+def _shares(of: Mapping[str, float]) -> str:
+    largest = sorted(of.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {share:.0%}" for name, share in largest if share >= 0.005) or _NOTHING
 
 
 def _states(rehearsal: Rehearsal) -> Group:

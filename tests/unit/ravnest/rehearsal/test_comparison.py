@@ -44,6 +44,14 @@ def run(result: RunResult) -> RunResult:
     return replace(result, stages=stages, averaging_s=0.4)
 
 
+def test_all_of_a_stages_time_is_accounted_for(plan: Plan, run: RunResult) -> None:
+    stage = compare(plan, run, 2.0).clusters[0].stages[0]
+    assert stage.other == {"averaging": 0.02, "evaluation": 0.0, "handing over": 0.03}
+    assert stage.waiting == SHARES.waiting
+    shares = SHARES.compute + sum(stage.waiting.values()) + sum(stage.other.values())
+    assert shares == pytest.approx(1.0)
+
+
 def test_times_and_rates_are_the_plans_whatever_the_speed(plan: Plan, run: RunResult) -> None:
     rehearsal = compare(plan, run, 2.0)
     first, second = rehearsal.clusters

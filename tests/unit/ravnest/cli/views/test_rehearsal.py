@@ -18,6 +18,7 @@ def stage(name: str, node: str = "desk", late_share: float | None = 0.004) -> St
         busy=Compared(1.0, 0.97),
         memory_bytes=Compared(2_000_000, 1_900_000),
         waiting={"input": 0.001, "window": 0.02},
+        other={"averaging": 0.0, "evaluation": 0.12, "handing over": 0.004},
         mean_staleness=0.98,
         max_staleness=1,
         late_share=late_share,
@@ -65,8 +66,10 @@ def test_predicted_and_achieved_stand_side_by_side_for_fleet_clusters_and_stages
     assert "10 times the speed; in the plan's time" in " ".join(text.split())
     assert "window 2%" in text
     assert "input 0%" not in text  # nothing worth naming
+    assert "evaluation 12%" in text
+    assert "handing over 0%" not in text
     legends = " ".join(text.split())
-    assert "busy, waited for: shares of the stage's time" in legends
+    assert "busy, waited for, other: shares of the stage's time" in legends
     assert "late: by how much this machine took longer" in legends
     assert "kept up: the latest stage took 0.4% more" in " ".join(text.split())
 
