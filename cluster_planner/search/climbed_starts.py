@@ -55,8 +55,8 @@ TRIES_IN_BLOCKS = 60
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
 IDLE_OF_MANY, TIMES_FURTHER = 100, 4
-"""In fleets of up to LARGEST nodes short runs follow until so many changes for each node have gained nothing, or until
-as many were tried as before. Where rounds starve that is TIMES_FURTHER times the tries for each start.
+"""In fleets of up to LARGEST nodes short runs follow, until as many changes in turn as were tried before have gained
+nothing, or, where rounds starve, so many for each node. TIMES_FURTHER times the tries, for each start, are the most.
 """
 
 MOVES_TIMES_TRIES = 2
@@ -119,14 +119,14 @@ def climbed(
         if is_large and _starve(worths, starts.best(LOOKED_AT, OF_EACH_OF_MANY)):
             number = min(STARTS_STARVING, STARTS_TIMES_NODES // count)
             left = _by_stages(problem, climber, starts, number, tries)
-            best = _further(problem, climber, left, TIMES_FURTHER * tries * number)
+            best = _further(problem, climber, left, IDLE_OF_MANY * count, TIMES_FURTHER * tries * number)
         else:
             plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED, OF_EACH_OF_MANY)]
             best = best_by_halves(plans, tries, problem.seed)
             if best:
                 best, worth = climber.improved(best, tries, problem.seed + CLIMBED)
                 if is_large:
-                    best = _further(problem, climber, Start(worth, best, problem.able), tries)
+                    best = _further(problem, climber, Start(worth, best, problem.able), tries, TIMES_FURTHER * tries)
     moves = tries * (MOVES_TIMES_TRIES if count <= LARGEST else 1)
     return with_small_moves(climber, worths, best, moves) if best else ()
 
@@ -173,9 +173,8 @@ def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, coun
     return left[0]
 
 
-def _further(problem: SearchProblem, climber: WholePlans, start: Start, tries: int) -> Clusters:
-    """Return what short runs find until they are idle, or until so many changes have been tried."""
-    idle_most = IDLE_OF_MANY * len(problem.able)
+def _further(problem: SearchProblem, climber: WholePlans, start: Start, idle_most: int, tries: int) -> Clusters:
+    """Return what short runs find until `idle_most` changes in turn have gained nothing, or `tries` have been tried."""
     runs = enumerate(short_runs(climber, start.clusters, start.worth, problem.seed + CLIMBED), 1)
     return next(now for run, (now, _, idle) in runs if idle >= idle_most or run * RUN_TRIES >= tries)
 

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from cluster_planner.search.climbed_starts import (
     SEEDS,
     STAGES,
     STARTS_STARVING,
+    TIMES_FURTHER,
     TRIES_PER_NODE,
     Start,
     Starts,
@@ -147,3 +149,23 @@ def test_where_rounds_starve_more_starts_of_a_larger_fleet_go_on(
     last = [clusters for clusters in asked if clusters == starts.best(1)[0].clusters]
     until = IDLE_OF_MANY if starts_of == STARTS_STARVING else TRIES_PER_NODE
     assert len(last) * TRIES >= until * len(problem.able), "the best goes on until it is idle, or for so many changes"
+
+
+@pytest.mark.parametrize("average_every", [4096, 16])
+def test_climbing_that_gains_for_ever_ends(average_every: int, given: Callable[..., Given]) -> None:
+    problem, spans, worths = of = given(MOST_IN_PARTS + 1, average_every)
+
+    class Climber(WholePlans):
+        """Says that each run has gained a thousandth."""
+
+        def improved(self, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:  # type: ignore[override]
+            asked.append(tries)
+            return tuple(clusters), worths.of(clusters) * 1.001 ** len(asked)
+
+    asked: list[int] = []
+    climber, starts = Climber(problem.fleet, spans, worths, problem.fleet.names, 1), Starts()
+    starts.remember(start_of(of, climber, (40,), (39,)))
+    assert climbed(problem, worths, lambda _: climber, starts, is_part=False)
+    number = STARTS_STARVING if average_every == 16 else 1
+    tries = TRIES_PER_NODE * len(problem.able)
+    assert asked.count(TRIES) == math.ceil(TIMES_FURTHER * tries * number / TRIES)
