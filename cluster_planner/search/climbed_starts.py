@@ -54,9 +54,9 @@ divided by the nodes.
 TRIES_IN_BLOCKS = 60
 """The same of fleets of more than LARGEST nodes, where each takes longest."""
 
-IDLE_OF_MANY, TIMES_FURTHER = 100, 4
-"""In fleets of up to LARGEST nodes short runs follow, until as many changes in turn as were tried before have gained
-nothing, or, where rounds starve, so many for each node. TIMES_FURTHER times the tries, for each start, are the most.
+TIMES_FURTHER, TIMES_FURTHER_STARVING, IDLE_STARVING = 4, 64, 100
+"""In fleets of up to LARGEST nodes short runs follow, so many times the tries at most. They end before where as many
+changes in turn as were tried before have gained nothing; where rounds starve, where IDLE_STARVING for each node have.
 """
 
 MOVES_TIMES_TRIES = 2
@@ -119,7 +119,7 @@ def climbed(
         if is_large and _starve(worths, starts.best(LOOKED_AT, OF_EACH_OF_MANY)):
             number = min(STARTS_STARVING, STARTS_TIMES_NODES // count)
             left = _by_stages(problem, climber, starts, number, tries)
-            best = _further(problem, climber, left, IDLE_OF_MANY * count, TIMES_FURTHER * tries * number)
+            best = _further(problem, climber, left, IDLE_STARVING * count, TIMES_FURTHER_STARVING * tries)
         else:
             plans = [(plans_of(start.nodes), start.clusters) for start in starts.best(CLIMBED, OF_EACH_OF_MANY)]
             best = best_by_halves(plans, tries, problem.seed)

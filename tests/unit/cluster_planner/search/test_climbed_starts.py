@@ -11,12 +11,13 @@ from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.climbed_starts import (
     CLIMBED,
     FULL,
-    IDLE_OF_MANY,
+    IDLE_STARVING,
     OF_EACH,
     SEEDS,
     STAGES,
     STARTS_STARVING,
     TIMES_FURTHER,
+    TIMES_FURTHER_STARVING,
     TRIES_PER_NODE,
     Start,
     Starts,
@@ -147,7 +148,7 @@ def test_where_rounds_starve_more_starts_of_a_larger_fleet_go_on(
     assert worths.of(best) >= starts.best(1)[0].worth
     assert set(asked) == {start.clusters for start in starts.best(starts_of)}
     last = [clusters for clusters in asked if clusters == starts.best(1)[0].clusters]
-    until = IDLE_OF_MANY if starts_of == STARTS_STARVING else TRIES_PER_NODE
+    until = IDLE_STARVING if starts_of == STARTS_STARVING else TRIES_PER_NODE
     assert len(last) * TRIES >= until * len(problem.able), "the best goes on until it is idle, or for so many changes"
 
 
@@ -166,6 +167,5 @@ def test_climbing_that_gains_for_ever_ends(average_every: int, given: Callable[.
     climber, starts = Climber(problem.fleet, spans, worths, problem.fleet.names, 1), Starts()
     starts.remember(start_of(of, climber, (40,), (39,)))
     assert climbed(problem, worths, lambda _: climber, starts, is_part=False)
-    number = STARTS_STARVING if average_every == 16 else 1
-    tries = TRIES_PER_NODE * len(problem.able)
-    assert asked.count(TRIES) == math.ceil(TIMES_FURTHER * tries * number / TRIES)
+    times = TIMES_FURTHER_STARVING if average_every == 16 else TIMES_FURTHER
+    assert asked.count(TRIES) == math.ceil(times * TRIES_PER_NODE * len(problem.able) / TRIES)
