@@ -136,14 +136,25 @@ def climbed_in_stages(
 ) -> Clusters:
     """Return the best clusters that hill climbing finds from the best starts; none where there is no start.
 
-    `stages`: how many go on, the best first, and from each short runs until so many changes have gained nothing.
+    `stages`: how many go on, the best first and each worth something else, and from each short runs until so many
+    changes have gained nothing. From the second stage on these first try the nodes only that one of those plans runs.
     """
     left = starts.best(stages[0][0])
     for stage, (some, idle_most) in enumerate(stages):
-        seed = problem.seed + stage * SEEDS
-        left = [_until_idle(problem, plans_of, start, idle_most, seed) for start in left[:some]]
-        left.sort(key=lambda start: -start.worth)
+        seed, left = problem.seed + stage * SEEDS, left[:some]
+        nodes = _run_by(problem, left) if stage > 0 else ()
+        given = (start._replace(nodes=nodes or start.nodes) for start in left)
+        found = [_until_idle(problem, plans_of, start, idle_most, seed) for start in given]
+        found.sort(key=lambda start: start.worth)
+        left = list({about(start.worth): start for start in found}.values())[::-1]
     return left[0].clusters if left else ()
+
+
+def _run_by(problem: SearchProblem, plans: Sequence[Start]) -> Group:
+    """Return the nodes that one of these plans runs."""
+    number_of = problem.fleet.arrays.number_of
+    stages = (stage for plan in plans for cluster in plan.clusters for stage in cluster.stages)
+    return tuple(sorted({number_of[stage.node] for stage in stages}))
 
 
 def _until_idle(problem: SearchProblem, plans_of: PlansOf, start: Start, idle_most: float, seed: int) -> Start:

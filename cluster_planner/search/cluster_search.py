@@ -274,13 +274,12 @@ class Search:
             self._offer("parts", found.clusters, words, nodes)
 
     def _start(self, nodes: Group) -> tuple[float, Clusters]:
-        """Return the best start from these nodes, and what it is worth roughly: of covers, and of groups for each
-        second number of clusters.
-        """
+        """Return (rough worth, clusters) of these nodes' best start: a cover, stages of neighbours, or groups."""
         counts, names = list(counts_to_try(len(nodes), self._problem.least)), self._problem.fleet.names
         found: list[Clusters] = []
         if len(self._problem.able) <= MOST_IN_PARTS:
             found += covering(self._context, self._plans_of(nodes), nodes, counts)
+            found += by_neighbours(self._context, nodes, counts, self._is_hopeful)
         made = self._assembler.clusters if self._rules.are_any else self._assembler.along_tours  # which heeds no pins
         for groups in self._likely(self._grouped(nodes, iter(counts[::2]), 1), FEW_OF_PARTS)[:1]:
             clusters = made([tuple(names[i] for i in group) for group in groups])
@@ -294,7 +293,8 @@ class Search:
         every = counts_to_try(len(able), self._problem.least)
         few = len(able) <= FEW_NODES  # of many clusters neighbouring numbers differ little
         counts = [k for i, k in enumerate(every) if k >= least and (few or k <= EVERY_K or i % 2)]
-        across = self._offer_likely("stages of neighbours", by_neighbours(self._context, counts, self._is_hopeful))
+        plans = by_neighbours(self._context, able, counts, self._is_hopeful)
+        across = self._offer_likely("stages of neighbours", plans)
         if len(able) > LARGEST:
             return across
         covers = filter(self._is_hopeful, covering(self._context, self._plans_of(able), able, counts))

@@ -62,6 +62,13 @@ def likely_parts(
     return ranked()
 
 
+def above_rates(fleet: Fleet, nodes: Group) -> Iterator[Group]:
+    """Yield the nodes with links above each rate that is a power of two, but for all nodes."""
+    _, links = _speeds_and_links(fleet, nodes)
+    for rate in _limits(links)[1:]:
+        yield tuple(i for i, link in zip(nodes, links, strict=True) if link >= rate)
+
+
 def as_fleet(fleet: Fleet, nodes: Group) -> Fleet:
     """Return these nodes as a fleet that has no others."""
     own = tuple(fleet.nodes[i] for i in nodes)

@@ -4,12 +4,13 @@ A search over groups (local_search.py) asks what each group is worth by itself, 
 last plan took. This search changes stages: who runs which units. Every plan that it looks at is predicted as a whole
 (plan_worths.py), first roughly, and exactly where that promises a gain, so it sees where a ring starves. The changes:
 
-    exchange    two nodes change places, most often in stages of the same units in two clusters; or a node and a spare
+    exchange    two nodes, most often of the same units in two clusters, or a node and a spare; some are cut anew
     cut         a cut moves by a few units, in one cluster or in all that have it
     same cuts   a cluster takes the cuts of another, or all clusters those of one
     order       two neighbouring stages change places, in one cluster or in all with the same cuts, nodes and all
     leave       a node becomes spare, and the others of its cluster are cut anew; a whole cluster is dissolved
     join        a spare, or a node of another cluster, joins a cluster; spares found a cluster
+    mix         a few nodes of up to three clusters, and a few spares, join these clusters elsewhere, or leave
     like        a cluster of spares is founded, or a cluster is made anew, with each stage near the same one of another
     anew        a cluster's order and cuts are planned again by themselves
     together    in all clusters with the same cuts a stage moves or leaves, and all are cut anew (common_cuts.py)
@@ -52,8 +53,8 @@ MOST_POSITIONS = 72
 MOST_FOUNDERS = 8
 """At most so many spares found a cluster together."""
 
-MOST_REMADE = 3
-"""At most so many clusters are made anew like another one."""
+MOST_REMADE, MOST_MIXED = 3, 2
+"""At most so many clusters are made anew like another one, or mixed: MOST_MIXED nodes of each, and a spare more."""
 
 DRAWS = 4
 """So many times as many changes are drawn, at most, as are tried: those that lead to a plan that is known are not."""
@@ -63,7 +64,10 @@ Clusters = tuple[Cluster, ...]
 Change = Callable[[Clusters, np.random.Generator], Clusters | None]
 """A function that returns the plan after one change that it draws, or None where there is no such change."""
 
-DrawStage = Callable[[Clusters, np.random.Generator], tuple[int, int]]
+Place = tuple[int, int]
+"""The numbers of a cluster, and of a stage in it."""
+
+DrawStage = Callable[[Clusters, np.random.Generator], Place]
 
 
 class WholePlans:
@@ -96,6 +100,7 @@ class WholePlans:
             (partial(self._cut, self._any_stage), 2.5),
             (partial(self._cut, self._limiting_stage), 2.5),
             (self._join, 3),
+            (self._mix, 3),
             (self._same_cuts, 2),
             (self._order, 2),
             (self._leave, 2),
@@ -193,7 +198,7 @@ class WholePlans:
         runs = {self._number_of[stage.node] for cluster in clusters for stage in cluster.stages}
         return self._rules.pinned <= runs
 
-    def with_cut_moved(self, now: Clusters, at: tuple[int, int], by: int, *, together: bool) -> Clusters | None:
+    def with_cut_moved(self, now: Clusters, at: Place, by: int, *, together: bool) -> Clusters | None:
         """Return the plan with the cut after (cluster, stage) moved by so many units, there or in all that have it."""
         old, changed = now[at[0]].stages[at[1]].units[1], {}
         for place, cluster in enumerate(now):
@@ -208,41 +213,41 @@ class WholePlans:
         ends = [stage.units[1] for stage in now[i].stages]
         return self.replaced(now, {at: self._recut(now[at], ends) for at in others})
 
-    def with_exchange(self, now: Clusters, one: tuple[int, int], other: tuple[int, int]) -> Clusters | None:
-        """Return the plan in which the nodes of these (cluster, stage), of two clusters, have changed places."""
+    def with_exchange(self, now: Clusters, one: Place, other: Place, *, anew: bool = False) -> Clusters | None:
+        """Return the plan in which the nodes of two clusters' stages have changed places. `anew`: they are cut anew."""
         (i, s), (j, t) = one, other
         a, b = now[i].stages[s].node, now[j].stages[t].node
-        return self.replaced(now, {i: self._with(now[i], {s: b}), j: self._with(now[j], {t: a})})
+        return self.replaced(now, {i: self._with(now[i], {s: b}, anew=anew), j: self._with(now[j], {t: a}, anew=anew)})
 
     @staticmethod
-    def aligned(now: Clusters, at: tuple[int, int], j: int) -> int:
+    def aligned(now: Clusters, at: Place, j: int) -> int:
         """Return the number of the stage of cluster j that runs the middle unit of this (cluster, stage)."""
         middle = sum(now[at[0]].stages[at[1]].units) // 2
         return next(t for t, stage in enumerate(now[j].stages) if middle < stage.units[1])
 
-    def _any_stage(self, now: Clusters, random: np.random.Generator) -> tuple[int, int]:
+    def _any_stage(self, now: Clusters, random: np.random.Generator) -> Place:
         i = int(random.integers(len(now)))
         return i, int(random.integers(len(now[i].stages)))
 
-    def _limiting_stage(self, _: Clusters, random: np.random.Generator) -> tuple[int, int]:
+    def _limiting_stage(self, _: Clusters, random: np.random.Generator) -> Place:
         """Draw (cluster, stage) of those that hold the plan up."""
         return self._limiting[int(random.integers(len(self._limiting)))]
 
     # One change each: the plan after it, or None where there is no such change.
 
     def _exchange(self, drawn: DrawStage, now: Clusters, random: np.random.Generator) -> Clusters | None:
-        i, s = drawn(now, random)
+        (i, s), anew = drawn(now, random), random.random() < 0.3
         spares = self.spares(now) if random.random() < 0.25 else []
         if spares:
-            return self.replaced(now, {i: self._with(now[i], {s: spares[int(random.integers(len(spares)))]})})
+            return self.replaced(now, {i: self._with(now[i], {s: str(random.choice(spares))}, anew=anew)})
         j = int(random.integers(len(now)))
         if i == j:
             t = int(random.integers(len(now[j].stages)))
             a, b = now[i].stages[s].node, now[j].stages[t].node
-            return None if s == t else self.replaced(now, {i: self._with(now[i], {s: b, t: a})})
+            return None if s == t else self.replaced(now, {i: self._with(now[i], {s: b, t: a}, anew=anew)})
         aligned = random.random() < 0.7
         t = self.aligned(now, (i, s), j) if aligned else int(random.integers(len(now[j].stages)))
-        return self.with_exchange(now, (i, s), (j, t))
+        return self.with_exchange(now, (i, s), (j, t), anew=anew)
 
     def _cut(self, drawn: DrawStage, now: Clusters, random: np.random.Generator) -> Clusters | None:
         i, s = drawn(now, random)
@@ -312,6 +317,19 @@ class WholePlans:
         changed[i] = self.made.cut_anew(names)
         return self.replaced(now, changed)
 
+    def _mix(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        chosen = random.permutation(len(now))[: int(random.integers(1, MOST_REMADE + 1))].tolist()
+        names = {at: [stage.node for stage in now[at].stages] for at in chosen}
+        moved = random.permutation(self.spares(now))[: int(random.integers(MOST_MIXED + 2))].tolist()
+        for at in chosen:
+            for _ in range(min(int(random.integers(MOST_MIXED + 1)), len(names[at]) - 1)):
+                moved.append(names[at].pop(int(random.integers(len(names[at])))))
+        for name in random.permutation(moved).tolist():
+            to = names[chosen[int(random.integers(len(chosen)))]]
+            if random.random() < 0.8:
+                to.insert(int(random.integers(len(to) + 1)), name)
+        return self.replaced(now, {at: self.made.cut_anew(names[at]) for at in chosen})
+
     def _found(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         spares = self.spares(now)
         if len(spares) < self.made.least:
@@ -364,9 +382,9 @@ class WholePlans:
         running = {stage.node for cluster in now for stage in cluster.stages}
         return [name for name in self._names if name not in running]
 
-    def _with(self, cluster: Cluster, nodes: dict[int, str]) -> Cluster | None:
+    def _with(self, cluster: Cluster, nodes: dict[int, str], *, anew: bool) -> Cluster | None:
         names = [nodes.get(at, stage.node) for at, stage in enumerate(cluster.stages)]
-        return self.made.of_spans(names, [stage.units for stage in cluster.stages])
+        return self.made.cut_anew(names) if anew else self.made.of_spans(names, [one.units for one in cluster.stages])
 
     def _recut(self, cluster: Cluster, ends: Sequence[int]) -> Cluster | None:
         cuts = list(itertools.pairwise((0, *ends)))

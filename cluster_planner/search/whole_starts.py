@@ -5,6 +5,7 @@ The first two are about clusters of any nodes, so where rules say which nodes ma
 context of a search, and numbers of clusters. Out: clusters, or nodes.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from cluster_planner.inputs.spans import SpanCosts
@@ -13,21 +14,28 @@ from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.plan import Cluster
 from cluster_planner.search.covers import covers
 from cluster_planner.search.estimates import Group
+from cluster_planner.search.fleet_parts import MOST_IN_PARTS, above_rates
 from cluster_planner.search.search_context import SearchContext, SearchProblem
 from cluster_planner.search.stage_groups import orders_across
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 
 
 def by_neighbours(
-    context: SearchContext, counts: Sequence[int], is_hopeful: Callable[[Clusters], bool]
+    context: SearchContext, nodes: Group, counts: Sequence[int], is_hopeful: Callable[[Clusters], bool]
 ) -> Iterator[Clusters]:
-    """Yield plans of so many clusters whose stages are groups of neighbours. Where those that heed no rounds are not
-    hopeful, others are not looked at.
+    """Yield plans of so many clusters in which the stages of these nodes are groups of neighbours. Where those that
+    heed no rounds are not hopeful, others are not looked at.
+
+    A node with a slow link holds its whole stage group up. So of more than MOST_IN_PARTS nodes, of which no parts are
+    searched by several limits, those with links above each rate are grouped by themselves, too.
     """
     problem, names = context.problem, context.problem.fleet.names
     if problem.fleet.rules.are_any:
         return
-    for orders in orders_across(problem.fleet, context.finer, context.points, problem.able, counts, problem.seed):
+    parts = [nodes, *(above_rates(problem.fleet, nodes) if len(nodes) > MOST_IN_PARTS else ())]
+    given = context.finer, context.points
+    ways = (orders_across(problem.fleet, *given, part, counts, problem.seed) for part in parts)
+    for orders in itertools.chain.from_iterable(ways):
         if len(orders[0]) < problem.least:
             continue
         named = [[names[i] for i in order] for order in orders]

@@ -23,7 +23,10 @@ def test_starts_run_disjoint_nodes_that_have_memory_and_none_where_rules_forbid_
         fleet = Fleet(nodes, (), links, constraints=constraints)
         context = SearchContext(SearchProblem(fleet, costs, work, tuple(range(8)), 2, 0), MemoryFit(fleet, spans, 2))
         plans = WholePlans(fleet, spans, PlanWorths(fleet, spans), fleet.names, 2)
-        found = [*by_neighbours(context, [1, 2], lambda _: True), *covering(context, plans, tuple(range(8)), [1, 2])]
+        found = [
+            *by_neighbours(context, tuple(range(8)), [1, 2], lambda _: True),
+            *covering(context, plans, tuple(range(8)), [1, 2]),
+        ]
         assert bool(found) == some
         for clusters in found:
             names = [stage.node for cluster in clusters for stage in cluster.stages]
@@ -48,5 +51,5 @@ def test_where_the_first_cuts_are_not_hopeful_no_others_are_made(
         asked.append(len(clusters))
         return len(clusters) == 1
 
-    assert {len(clusters) for clusters in by_neighbours(context, [1, 2], is_hopeful)} == {1}
+    assert {len(clusters) for clusters in by_neighbours(context, tuple(range(8)), [1, 2], is_hopeful)} == {1}
     assert 2 in asked
