@@ -22,6 +22,7 @@ from cluster_planner.search.climbed_starts import (
     Start,
     Starts,
     climbed,
+    climbed_in_stages,
 )
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import MOST_IN_PARTS
@@ -125,6 +126,37 @@ def test_a_start_that_is_worth_least_may_climb_furthest(given: Callable[..., Giv
     assert len(last) * TRIES > STAGES[-1][1] * fewer, "the best goes on for longest"
     assert len(last) * TRIES < 2 * STAGES[-1][1], "of few nodes for less long than of many"
     assert {seed // SEEDS for seed in last} == set(range(len(STAGES))), "each stage draws something else"
+
+
+def test_plans_worth_the_same_go_on_once_and_first_with_the_nodes_that_the_best_run(
+    given: Callable[..., Given],
+) -> None:
+    problem, spans, worths = of = given(8)
+    plans = WholePlans(problem.fleet, spans, worths, problem.fleet.names, 1)
+    asked: list[tuple[Group, Clusters]] = []
+    ends = {1: start_of(of, plans, (6,)), 2: start_of(of, plans, (5,), (6,)), 3: start_of(of, plans, (5,), (6,))}
+
+    class Climber(WholePlans):
+        """Finds the same plan of n5 and n6 from starts of two clusters and of three."""
+
+        def improved(self, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:  # type: ignore[override]
+            asked.append((tuple(self._number_of[name] for name in self._names), tuple(clusters)))
+            end = ends[len(clusters)]
+            return end.clusters, end.worth
+
+    starts = Starts()
+    for groups in (((0,),), ((0,), (1,)), ((0,), (1,), (2,))):
+        starts.remember(start_of(of, plans, *groups))
+
+    def plans_of(nodes: Group) -> WholePlans:
+        return Climber(problem.fleet, spans, worths, [problem.fleet.names[i] for i in nodes], 1)
+
+    best = climbed_in_stages(problem, plans_of, starts, [(3, 50), (2, 50)])
+    assert best == ends[2].clusters
+    first = [clusters for _, clusters in asked if clusters in {start.clusters for start in starts.best(3)}]
+    assert len(first) == 3
+    second = [(nodes, clusters) for nodes, clusters in asked if nodes == (5, 6)]
+    assert [clusters for _, clusters in second] == [ends[2].clusters, ends[1].clusters], "each worth goes on once"
 
 
 @pytest.mark.parametrize(("average_every", "starts_of"), [(4096, CLIMBED), (16, STARTS_STARVING)])

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link, RegionLink
-from cluster_planner.search.fleet_parts import MOST_REGIONS, as_fleet, likely_parts, parts_of
+from cluster_planner.search.fleet_parts import MOST_REGIONS, above_rates, as_fleet, likely_parts, parts_of
 
 
 def test_parts_are_regions_and_the_fastest_nodes(make_node: Callable[..., Node]) -> None:
@@ -84,3 +84,10 @@ def test_a_part_that_limits_name_is_named_in_a_part_of_the_fleet_too(make_node: 
     quick = tuple(i for i in range(12) if 3e9 * (1 + i) >= 2**33 and i % 4 > 0)
     assert quick in named(tuple(range(12)))
     assert quick in named(tuple(range(1, 12)))
+
+
+def test_nodes_above_each_rate_of_links_are_parts_but_not_all_nodes(make_node: Callable[..., Node]) -> None:
+    rates = (3e5, 2.5e6, 2.6e6, 2.5e7)
+    nodes = tuple(make_node(f"n{i}", up_bytes_per_s=rate, down_bytes_per_s=1e9) for i, rate in enumerate(rates))
+    assert list(above_rates(Fleet(nodes), (0, 1, 2, 3))) == [(1, 2, 3), (3,)]
+    assert list(above_rates(Fleet(nodes), (1, 2))) == []

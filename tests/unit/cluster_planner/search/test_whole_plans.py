@@ -1,6 +1,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cluster_planner.inputs.constraints import LAST, Constraints, Pin
@@ -93,6 +94,41 @@ def test_a_stage_moves_or_leaves_in_all_clusters_with_the_same_cuts(sites: Fleet
     assert {names[0][0] for names in clusters} == {clusters[0][0][0]}
     hops = [names[i][0] != names[i + 1][0] for names in clusters for i in range(len(names) - 1)]
     assert sum(hops) <= len(clusters)  # a pipeline goes from one site to the other once, at most
+
+
+def test_nodes_of_several_clusters_and_spares_are_mixed(sites: Fleet, spans: SpanCosts) -> None:
+    """Of b2 and b3, which are spares, up to three join; a cluster keeps one node of its own at least."""
+    now = tuple(within(sites, spans, [("a0", "a1", "a2"), ("a3", "b0", "b1")]))
+    plans = WholePlans(sites, spans, PlanWorths(sites, spans), sites.names, 1)
+    moved = set[int]()
+    for seed in range(60):
+        changed = plans._mix(now, np.random.default_rng(seed))
+        if changed is None:
+            continue
+        names = [[stage.node for stage in cluster.stages] for cluster in changed]
+        flat = [name for group in names for name in group]
+        assert len(flat) == len(set(flat))
+        assert len(changed) == len(now)
+        assert all({stage.node for stage in one.stages} & set(group) for one, group in zip(now, names, strict=True))
+        moved.add(len(set(flat) ^ {stage.node for one in now for stage in one.stages}))
+    assert max(moved) >= 2, "several nodes join or leave at once"
+
+
+def test_nodes_that_change_places_keep_their_cuts_or_are_cut_anew(
+    make_node: Callable[..., Node], spans: SpanCosts
+) -> None:
+    speeds = {"a": 8e9, "b": 1e9, "c": 1e9, "d": 1e9}
+    fleet = Fleet(tuple(make_node(name, flops_per_s=speed) for name, speed in speeds.items()))
+    now = tuple(within(fleet, spans, [("a", "b"), ("c", "d")]))
+    plans = WholePlans(fleet, spans, PlanWorths(fleet, spans), fleet.names, 1)
+    for anew in (False, True):
+        changed = plans.with_exchange(now, (0, 0), (1, 0), anew=anew)
+        assert changed is not None
+        assert [[stage.node for stage in one.stages] for one in changed] == [["c", "b"], ["a", "d"]]
+        cuts = [[stage.units for stage in one.stages] for one in changed]
+        assert (cuts == [[stage.units for stage in one.stages] for one in now]) is not anew
+        if anew:
+            assert cuts[0][0][1] < now[0].stages[0].units[1], "c computes as much as b"
 
 
 def test_slow_nodes_become_spares(make_node: Callable[..., Node], spans: SpanCosts) -> None:
