@@ -100,7 +100,7 @@ class WholePlans:
             (partial(self._cut, self._any_stage), 2.5),
             (partial(self._cut, self._limiting_stage), 2.5),
             (self._join, 3),
-            (self._mix, 3),
+            (self.mixed, 3),
             (self._same_cuts, 2),
             (self._order, 2),
             (self._leave, 2),
@@ -317,7 +317,7 @@ class WholePlans:
         changed[i] = self.made.cut_anew(names)
         return self.replaced(now, changed)
 
-    def _mix(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+    def mixed(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
         chosen = random.permutation(len(now))[: int(random.integers(1, MOST_REMADE + 1))].tolist()
         names = {at: [stage.node for stage in now[at].stages] for at in chosen}
         moved = random.permutation(self.spares(now))[: int(random.integers(MOST_MIXED + 2))].tolist()

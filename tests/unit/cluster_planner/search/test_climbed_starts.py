@@ -139,8 +139,10 @@ def test_plans_worth_the_same_go_on_once_and_first_with_the_nodes_that_the_best_
     class Climber(WholePlans):
         """Finds the same plan of n5 and n6 from starts of two clusters and of three."""
 
+        nodes: Group = ()
+
         def improved(self, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:  # type: ignore[override]
-            asked.append((tuple(self._number_of[name] for name in self._names), tuple(clusters)))
+            asked.append((self.nodes, tuple(clusters)))
             end = ends[len(clusters)]
             return end.clusters, end.worth
 
@@ -149,7 +151,9 @@ def test_plans_worth_the_same_go_on_once_and_first_with_the_nodes_that_the_best_
         starts.remember(start_of(of, plans, *groups))
 
     def plans_of(nodes: Group) -> WholePlans:
-        return Climber(problem.fleet, spans, worths, [problem.fleet.names[i] for i in nodes], 1)
+        climber = Climber(problem.fleet, spans, worths, [problem.fleet.names[i] for i in nodes], 1)
+        climber.nodes = nodes
+        return climber
 
     best = climbed_in_stages(problem, plans_of, starts, [(3, 50), (2, 50)])
     assert best == ends[2].clusters

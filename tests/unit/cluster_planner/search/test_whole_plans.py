@@ -102,7 +102,7 @@ def test_nodes_of_several_clusters_and_spares_are_mixed(sites: Fleet, spans: Spa
     plans = WholePlans(sites, spans, PlanWorths(sites, spans), sites.names, 1)
     moved = set[int]()
     for seed in range(60):
-        changed = plans._mix(now, np.random.default_rng(seed))
+        changed = plans.mixed(now, np.random.default_rng(seed))
         if changed is None:
             continue
         names = [[stage.node for stage in cluster.stages] for cluster in changed]
