@@ -141,10 +141,11 @@ def climbed_in_stages(
     """
     left = starts.best(stages[0][0])
     for stage, (some, idle_most) in enumerate(stages):
-        seed, left = problem.seed + stage * SEEDS, left[:some]
-        nodes = _run_by(problem, left) if stage > 0 else ()
-        given = (start._replace(nodes=nodes or start.nodes) for start in left)
-        found = [_until_idle(problem, plans_of, start, idle_most, seed) for start in given]
+        left, seed = left[:some], problem.seed + stage * SEEDS
+        if stage > 0:
+            nodes = _run_by(problem, left)
+            left = [start._replace(nodes=nodes) for start in left]
+        found = [_until_idle(problem, plans_of, start, idle_most, seed) for start in left]
         found.sort(key=lambda start: start.worth)
         left = list({about(start.worth): start for start in found}.values())[::-1]
     return left[0].clusters if left else ()

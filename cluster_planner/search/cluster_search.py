@@ -369,7 +369,7 @@ class Search:
             return
         if are_climbed:
             self._starts.remember(Start(self._best_objective, self.found.clusters, self._problem.able))
-            further = climbed_further(self._problem, self._worths, climber, self._starts)
+            further = climbed_further(self._problem, self._worths, self._plans_of, self._starts)
             self._offer("whole plans", further, f"{format_count(self._worths.asked, 'plan')} compared")
         else:
             self._offer("small moves", with_small_moves(climber, self._worths, self.found.clusters, MOVES))

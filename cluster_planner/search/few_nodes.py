@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from cluster_planner.predict.objective import averaging_factor
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.candidates import Assembler
-from cluster_planner.search.climbed_starts import Starts, climbed_in_stages
+from cluster_planner.search.climbed_starts import PlansOf, Starts, climbed_in_stages
 from cluster_planner.search.partitions import Divisions
 from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.small_moves import with_small_moves
@@ -52,7 +52,7 @@ def climbed_divisions(
                 yield climber.improved(clusters, TRIES, problem.seed + number)[0]
 
 
-def climbed_further(problem: SearchProblem, worths: PlanWorths, climber: WholePlans, starts: Starts) -> Clusters:
+def climbed_further(problem: SearchProblem, worths: PlanWorths, plans_of: PlansOf, starts: Starts) -> Clusters:
     """Return the best clusters that climbing on from the best starts finds, of which there is one at least."""
-    best = climbed_in_stages(problem, lambda _: climber, starts, STAGES)
-    return with_small_moves(climber, worths, best, MOVES)
+    best = climbed_in_stages(problem, plans_of, starts, STAGES)
+    return with_small_moves(plans_of(problem.able), worths, best, MOVES)

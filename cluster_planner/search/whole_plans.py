@@ -54,7 +54,7 @@ MOST_FOUNDERS = 8
 """At most so many spares found a cluster together."""
 
 MOST_REMADE, MOST_MIXED = 3, 2
-"""At most so many clusters are made anew like another one, or mixed: MOST_MIXED nodes of each, and a spare more."""
+"""At most so many clusters are made anew like another one, or mixed: MOST_MIXED nodes of each, and one more spare."""
 
 DRAWS = 4
 """So many times as many changes are drawn, at most, as are tried: those that lead to a plan that is known are not."""
@@ -318,6 +318,7 @@ class WholePlans:
         return self.replaced(now, changed)
 
     def mixed(self, now: Clusters, random: np.random.Generator) -> Clusters | None:
+        """Return the plan with a few nodes of up to MOST_REMADE clusters, and spares, elsewhere in these clusters."""
         chosen = random.permutation(len(now))[: int(random.integers(1, MOST_REMADE + 1))].tolist()
         names = {at: [stage.node for stage in now[at].stages] for at in chosen}
         moved = random.permutation(self.spares(now))[: int(random.integers(MOST_MIXED + 2))].tolist()
@@ -372,11 +373,9 @@ class WholePlans:
         orders = [[now[at].stages[place].node for place in places] for at in alike]
         if len(alike) < 2 or not places:
             return None
-        ways: list[Clusters] = []
-        for made in self.made.in_common(orders):
-            clusters = dict(zip(alike, made, strict=True))
-            ways.append(tuple(clusters.get(at, cluster) for at, cluster in enumerate(now)))
-        return max(ways, key=self._roughly, default=None)
+        ways = (dict[int, Cluster | None](zip(alike, made, strict=True)) for made in self.made.in_common(orders))
+        plans = (plan for way in ways if (plan := self.replaced(now, way)) is not None)
+        return max(plans, key=self._roughly, default=None)
 
     def spares(self, now: Clusters) -> list[str]:
         running = {stage.node for cluster in now for stage in cluster.stages}

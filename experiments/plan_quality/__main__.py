@@ -67,11 +67,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     def fleets() -> Part:
         only = asked.fleets and not asked.quick
-        earlier = _measured_before(folder, "never_worse", never_worse.COLUMNS) if only else []
+        earlier = partial(_measured_before, folder, "never_worse", never_worse.COLUMNS) if only else list
         return never_worse.measure(quick=asked.quick, asked=asked.fleets, earlier=earlier)
 
     def worlds(model: str) -> Part:
-        earlier = [] if asked.quick else _measured_before(folder, f"worlds_{model}", public_worlds.COLUMNS)
+        before = partial(_measured_before, folder, f"worlds_{model}", public_worlds.COLUMNS)
+        earlier = list if asked.quick else before
         given = {"asked": asked.worlds, "climb_minutes": asked.climb_minutes, "earlier": earlier}
         return public_worlds.measure(model, quick=asked.quick, **given)
 

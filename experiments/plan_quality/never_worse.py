@@ -10,7 +10,7 @@ its commit.
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -110,16 +110,20 @@ def _case(seed: int) -> list[Cell]:
     return [seed, len(fleet.nodes), work.average_every, whole, words, share, len(parts), spent_s, commit()]
 
 
-def measure(*, quick: bool, asked: Collection[int] = (), earlier: Sequence[Sequence[Cell]] = ()) -> Part:
+def measure(
+    *, quick: bool, asked: Collection[int] = (), earlier: Callable[[], Sequence[Sequence[Cell]]] = list
+) -> Part:
     """The fleets of the seeds that are asked for, or all; with `quick` one.
 
-    `earlier`: rows that were measured before, which stay unless their fleet is measured again.
+    `earlier` returns the rows that were measured before, which stay unless their fleet is measured again. It is asked
+    at the end, as another process may have measured other fleets meanwhile.
     """
     began_s = time.process_time()
-    known = {int(row[0] or 0): list(row) for row in earlier}
+    fresh = dict[int, Sequence[Cell]]()
     for seed in sorted(asked) or range(1 if quick else FLEETS):
-        known[seed] = row = _case(seed)
+        fresh[seed] = row = _case(seed)
         print("never_worse:", *row, file=sys.stderr, flush=True)
+    known = {int(row[0] or 0): row for row in earlier()} | fresh
     return _part([known[seed] for seed in sorted(known)], time.process_time() - began_s, quick=quick)
 
 

@@ -12,7 +12,7 @@ those that were measured before keep their rows, each with its commit and its mi
 import math
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from cluster_planner import Cluster, Fleet, ModelCosts, Plan, SpanCosts, Workload, make_plan
@@ -146,11 +146,12 @@ def measure(
     quick: bool,
     asked: Collection[str] = (),
     climb_minutes: float = CLIMB_MINUTES,
-    earlier: Sequence[Sequence[Cell]] = (),
+    earlier: Callable[[], Sequence[Sequence[Cell]]] = list,
 ) -> Part:
     """The cases that are asked for with one of the models; with `quick` two worlds.
 
-    `earlier`: rows that were measured before, which stay unless their case is measured again.
+    `earlier` returns the rows that were measured before, which stay unless their case is measured again. It is asked
+    at the end, as another process may have measured other cases meanwhile.
     """
     cases = _of(model, cases_of(asked or (("universities", "worldwide") if quick else ())))
     if not cases:
@@ -158,11 +159,12 @@ def measure(
     minutes = QUICK_CLIMB_MINUTES if quick else climb_minutes
     takes = len(cases) * (minutes + BESIDE_MINUTES)
     print(f"worlds_{model}: {len(cases)} cases, about {takes:.0f} minutes", file=sys.stderr, flush=True)
-    rows = {(str(row[0]), int(row[1] or 0)): list(row) for row in earlier}
+    fresh = dict[tuple[str, int], Sequence[Cell]]()
     began_s = time.process_time()
     for world, average_every in cases:
-        rows[world, average_every] = row = _case(world, average_every, models()[model], minutes)
+        fresh[world, average_every] = row = _case(world, average_every, models()[model], minutes)
         print(f"worlds_{model}:", *row, file=sys.stderr, flush=True)
+    rows = {(str(row[0]), int(row[1] or 0)): row for row in earlier()} | fresh
     every = _of(model, cases_of(()))
     return _part(model, [rows[case] for case in every if case in rows], len(every), time.process_time() - began_s)
 

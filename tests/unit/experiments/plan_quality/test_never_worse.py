@@ -27,7 +27,7 @@ def test_fleets_that_are_not_asked_for_keep_their_rows_and_no_claim_of_all_is_ma
 ) -> None:
     monkeypatch.setattr(never_worse, "_worth", lambda *_: 1.0)
     first = measure(quick=False, asked=[3])
-    both = measure(quick=False, asked=[1], earlier=first.tables[0].rows)
+    both = measure(quick=False, asked=[1], earlier=lambda: first.tables[0].rows)
     assert [row[0] for row in both.tables[0].rows] == [1, 3]
     assert both.tables[0].rows[1] == first.tables[0].rows[0]
     assert both.claims[0].held is None
@@ -35,4 +35,18 @@ def test_fleets_that_are_not_asked_for_keep_their_rows_and_no_claim_of_all_is_ma
     assert [row[0] for row in every.tables[0].rows] == list(range(never_worse.FLEETS))
     assert every.claims[0].held is True
     broken = [[*row[:5], 1.01, *row[6:]] for row in first.tables[0].rows]
-    assert measure(quick=False, asked=[1], earlier=broken).claims[0].held is False
+    assert measure(quick=False, asked=[1], earlier=lambda: broken).claims[0].held is False
+
+
+def test_rows_that_another_process_adds_meanwhile_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(never_worse, "_worth", lambda *_: 1.0)
+    stored = list(measure(quick=False, asked=[3]).tables[0].rows)
+    meanwhile = measure(quick=False, asked=[5]).tables[0].rows
+
+    def worth_while_another_ends(*_: object) -> float:
+        stored[1:] = meanwhile
+        return 1.0
+
+    monkeypatch.setattr(never_worse, "_worth", worth_while_another_ends)
+    both = measure(quick=False, asked=[1], earlier=lambda: stored)
+    assert [row[0] for row in both.tables[0].rows] == [1, 3, 5]

@@ -59,7 +59,7 @@ def test_cases_of_earlier_runs_stay_and_what_is_missing_is_not_held(monkeypatch:
 
     monkeypatch.setattr(public_worlds, "_case", lambda world, every, *_: row(world, every, 1.2))
     earlier = [row("line", 488, 1.1), row("worldwide", 488, 1.0)]
-    part = measure("1.3B", quick=False, asked=("worldwide:488",), earlier=earlier)
+    part = measure("1.3B", quick=False, asked=("worldwide:488",), earlier=lambda: earlier)
     assert [(one[0], one[1], one[5]) for one in part.tables[0].rows] == [("worldwide", 488, 1.2), ("line", 488, 1.1)]
     held = {claim.name: claim.held for claim in part.claims}
     assert held == {"worlds": False, "mean": None, "simulated": None}
