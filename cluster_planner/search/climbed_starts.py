@@ -37,9 +37,10 @@ FULL, SEEDS = 20, 10_000
 CLIMBED = 2
 """The number of starts in larger fleets, and in parts of fleets."""
 
-LOOKED_AT, STARVES = 4, 1.08
-"""In fleets of up to LARGEST nodes rounds starve where one of the best LOOKED_AT starts would be worth STARVES times as
-much if nothing were averaged. It tells little there where a plan begins, and plans gain for longer.
+LOOKED_AT, NEAR, STARVES = 8, 0.7, 1.08
+"""In fleets of up to LARGEST nodes rounds starve where one of the best LOOKED_AT starts, if it is worth NEAR of the
+best of them, would be worth STARVES times as much if nothing were averaged. It tells little there where a plan begins,
+and plans gain for longer.
 """
 STARTS_STARVING, STARTS_TIMES_NODES, SHARES_STARVING = 8, 512, (0.25, 0.5, 0.5)
 """So many starts go on there, at most STARTS_TIMES_NODES divided by the nodes, then half of them, and then a quarter,
@@ -168,8 +169,11 @@ def _until_idle(problem: SearchProblem, plans_of: PlansOf, start: Start, idle_mo
 
 
 def _starve(worths: PlanWorths, starts: Sequence[Start]) -> bool:
-    """Say whether one of these would be worth STARVES times as much if nothing were averaged."""
-    return any(worths.of(start.clusters, averaged=False) > start.worth * STARVES for start in starts)
+    """Say whether one of these, the best first, that is worth NEAR of the first would be worth STARVES times as much
+    if nothing were averaged.
+    """
+    near = [start for start in starts if start.worth >= NEAR * starts[0].worth]
+    return any(worths.of(start.clusters, averaged=False) > start.worth * STARVES for start in near)
 
 
 def _by_stages(problem: SearchProblem, climber: WholePlans, starts: Starts, count: int, tries: int) -> Start:

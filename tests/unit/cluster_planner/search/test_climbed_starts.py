@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,6 +12,8 @@ from cluster_planner.search.climbed_starts import (
     CLIMBED,
     FULL,
     IDLE_STARVING,
+    LOOKED_AT,
+    NEAR,
     OF_EACH,
     SEEDS,
     STAGES,
@@ -186,6 +188,37 @@ def test_where_rounds_starve_more_starts_of_a_larger_fleet_go_on(
     last = [clusters for clusters in asked if clusters == starts.best(1)[0].clusters]
     until = IDLE_STARVING if starts_of == STARTS_STARVING else TRIES_PER_NODE
     assert len(last) * TRIES >= until * len(problem.able), "the best goes on until it is idle, or for so many changes"
+
+
+@pytest.mark.parametrize(("share", "starts_of"), [(NEAR, STARTS_STARVING), (NEAR - 0.01, CLIMBED)])
+def test_the_last_start_that_is_looked_at_tells_that_rounds_starve_if_it_is_worth_nearly_the_best(
+    share: float, starts_of: int, given: Callable[..., Given]
+) -> None:
+    problem, spans, _ = of = given(MOST_IN_PARTS + 1)
+    asked = set[Clusters]()
+
+    class Worths(PlanWorths):
+        """The last of the starts would be worth twice as much if nothing were averaged."""
+
+        def of(self, clusters: Sequence[Cluster], *, averaged: bool = True, **asked: object) -> float:
+            return super().of(clusters) if averaged else 2.0 if tuple(clusters) == last.clusters else 0.0
+
+    class Climber(WholePlans):
+        """Finds nothing, and says from which plans it was asked to climb."""
+
+        def improved(self, clusters: Clusters, tries: int, seed: int) -> tuple[Clusters, float]:  # type: ignore[override]
+            asked.add(tuple(clusters))
+            return tuple(clusters), worths.of(clusters)
+
+    worths = Worths(problem.fleet, spans)
+    climber, starts = Climber(problem.fleet, spans, worths, problem.fleet.names, 1), Starts()
+    made = [start_of(of, climber, *((40 - i,) for i in range(count))) for count in range(2, 2 + LOOKED_AT)]
+    last = made[-1]
+    for number, start in enumerate(made):
+        starts.remember(start._replace(worth=share if start is last else 1.0 - number / 100))
+    assert starts.best(LOOKED_AT)[-1].clusters == last.clusters
+    climbed(problem, worths, lambda _: climber, starts, is_part=False)
+    assert len(asked) == starts_of
 
 
 @pytest.mark.parametrize("average_every", [4096, 16])
