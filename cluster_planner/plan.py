@@ -107,10 +107,8 @@ class ClusterPrediction:
     stages: tuple[StagePrediction, ...]
 
     def busy(self, stage: StagePrediction, micro_batch: int) -> float:
-        """Return the part of the time for which one of this cluster's stages computes, sends or receives, whichever
-        takes longest: what it waits for averaging is not in it.
-        """
-        return min(1.0, stage.occupancy_s * self.samples_per_s / micro_batch)
+        """Return the part of the time for which one of this cluster's stages computes, as runs and rehearsals say."""
+        return min(1.0, stage.compute_s * self.samples_per_s / micro_batch)
 
 
 @dataclass(frozen=True)

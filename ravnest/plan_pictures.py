@@ -29,11 +29,7 @@ _STAGE_IN = 1.4  # the least width of a box
 _NAME_IN, _WORDS_IN = 0.1, 0.06  # the width of a character in a node's name, and in the words below it
 _LINE = 0.11  # the height of a line below the rows
 
-LEGEND = (
-    "busy: the part of the time that the stage computes, sends or receives, whichever takes longest{}.\n"
-    "memory: what the stage needs, of what its node lends.{}"
-)
-WITHOUT_WAITING = "; waiting for averaging is not in it"
+LEGEND = "busy: the part of the time that the stage computes.\nmemory: what the stage needs, of what its node lends.{}"
 RING = " ring: the stages that average these units."
 
 FEW_STAGES = 24
@@ -54,9 +50,8 @@ _ROOM_FOR_WORDS = 0.3
 _MBPS, _MS = 125_000.0, 1e-3
 
 LARGE_LEGEND = (
-    "colour: the node's region. Dark part of a box: how much of the time the stage computes, sends or receives,"
-    " whichever takes longest;\nwaiting for averaging is not in it. Left to right: the model's units, to scale."
-    " Red on the map: the slowest links."
+    "colour: the node's region. Dark part of a box: how much of the time the stage computes.\n"
+    "Left to right: the model's units, to scale. Red on the map: the slowest links."
 )
 HATCHED = f"\nHatched: {TWICE_FORWARD}."
 
@@ -79,7 +74,7 @@ def _legend(plan: Plan) -> str:
     """Return what the words in the boxes of a small plan mean, as far as it has them."""
     several = len(plan.clusters) > 1
     twice = f"\n{TWICE_FORWARD}." if _recomputes(plan) else ""
-    return LEGEND.format(WITHOUT_WAITING if several else "", (RING if several else "") + twice)
+    return LEGEND.format((RING if several else "") + twice)
 
 
 def _draw_small(plan: Plan, path: Path) -> None:

@@ -11,7 +11,6 @@ def plan_document(given: Plan, now: Plan) -> dict[str, object]:
     spans = SpanCosts(now.costs, now.workload)
     clusters = []
     for cluster, predicted in zip(now.clusters, now.predicted.clusters, strict=True):
-        pace_s = predicted.bottleneck_s
         stages = [
             {
                 "node": stage.node,
@@ -21,7 +20,7 @@ def plan_document(given: Plan, now: Plan) -> dict[str, object]:
                 "parameter_bytes": spans.parameter_bytes(*stage.units),
                 "memory_bytes": figures.memory_bytes + now.fleet.node(stage.node).beyond_bytes,
                 "has_bytes": now.fleet.node(stage.node).memory_bytes,
-                "busy": min(1.0, figures.occupancy_s / pace_s) if pace_s else 0.0,
+                "busy": predicted.busy(figures, now.workload.micro_batch),
             }
             for stage, figures in zip(cluster.stages, predicted.stages, strict=True)
         ]

@@ -35,9 +35,7 @@ from ravnest.formatting import TWICE_FORWARD, duration, listed, size
 from ravnest.pipeline import stage_name
 
 _WIDE = 110
-LEGEND = (
-    "up, down: each micro-batch's time on uplink and downlink{}. busy: the part of the time that the most used of{}"
-)
+LEGEND = "up, down: each micro-batch's time on uplink and downlink{}. busy: the part of the time that a stage computes"
 
 MOST_STAGES = 24
 """A plan of more stages is summed up, unless all is asked for."""
@@ -103,8 +101,8 @@ def legend(plan: Plan) -> str:
     recomputes = any(stage.recomputes for cluster in plan.clusters for stage in cluster.stages)
     twice = f". {TWICE_FORWARD}" if recomputes else ""
     if len(plan.clusters) > 1:
-        return LEGEND.format(", averaging included", " a stage's parts works; waiting for averaging is no work") + twice
-    return LEGEND.format("", " a stage's parts works") + twice
+        return LEGEND.format(", averaging included") + twice
+    return LEGEND.format("") + twice
 
 
 def _show_summary(plan: Plan, console: Console) -> None:
@@ -119,7 +117,7 @@ def _show_summary(plan: Plan, console: Console) -> None:
         table.add_column("regions", overflow="fold", style="dim")
     work = plan.workload
     for cluster, predicted in list(zip(plan.clusters, plan.predicted.clusters, strict=True))[:MOST_CLUSTERS]:
-        busiest = max(range(len(cluster.stages)), key=lambda i: predicted.stages[i].occupancy_s)
+        busiest = max(range(len(cluster.stages)), key=lambda i: predicted.stages[i].compute_s)
         cells = [
             f"  {escape(cluster.name)}",
             str(len(cluster.stages)),

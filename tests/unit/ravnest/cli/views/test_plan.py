@@ -192,13 +192,15 @@ def test_a_large_plan_is_summed_up_and_all_of_it_is_printed_if_asked_for(plan: P
     assert all(f"c{i}: " in whole.getvalue() for i in range(many))
 
 
-def test_a_stage_that_waits_for_averaging_is_not_busy(plan: Plan) -> None:
+def test_a_stage_that_waits_for_averaging_or_sends_is_not_busy(plan: Plan) -> None:
     first = plan.predicted.clusters[0]
     waits = replace(first, samples_per_s=first.samples_per_s / 50)
     slow = replace(plan, predicted=replace(plan.predicted, clusters=(waits, *plan.predicted.clusters[1:])))
-    busiest = max(first.stages, key=lambda stage: stage.occupancy_s)
+    busiest = max(first.stages, key=lambda stage: stage.compute_s)
     share = waits.busy(busiest, plan.workload.micro_batch)
     assert share == first.busy(busiest, plan.workload.micro_batch) / 50
+    sends = replace(busiest, up_s=50 * busiest.occupancy_s, occupancy_s=50 * busiest.occupancy_s)
+    assert waits.busy(sends, plan.workload.micro_batch) == share
     assert f"{share:.0%}" in shown(slow)
 
 
