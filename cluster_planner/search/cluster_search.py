@@ -110,15 +110,13 @@ class Search:
         above: float = 0.0,
     ) -> None:
         self._problem, self._tell, self._is_part, self._above = problem, tell, is_part, above
-        self._context = SearchContext(problem, memory_fit)
-        self._rules = problem.fleet.rules
+        self._context, self._rules = SearchContext(problem, memory_fit), problem.fleet.rules
         self._assembler = Assembler(problem.fleet, spans, problem.least)
         self._worths = PlanWorths(problem.fleet, spans)
         self._spans, self._memory_fit = spans, memory_fit
         self._climbers: dict[Group, WholePlans] = {}
         self.found: Candidate | None = None
-        self._starts = Starts()
-        self._searched: set[Group] = set()
+        self._starts, self._searched = Starts(), set[Group]()
         self._best_of, self._best_words = problem.able, ""
 
     def best(self, *starts_from: Clusters) -> Candidate | None:
@@ -234,18 +232,20 @@ class Search:
             if self._best_of == within:
                 break
             within, where = self._best_of, f" of {self._best_words}"
-        for words, nodes in parts_of(problem.fleet, problem.able):
+        self._search_each_of_few_nodes()
+
+    def _search_each_of_few_nodes(self) -> None:
+        """Offer what a search of each part of up to EXHAUSTIVE_NODES nodes finds."""
+        for words, nodes in parts_of(self._problem.fleet, self._problem.able):
             if len(nodes) <= EXHAUSTIVE_NODES and nodes not in self._searched and self._may_gain(nodes):
-                self._search(words, nodes, starts[nodes][1])
+                self._search(words, nodes, ())
 
     def _search_best(self, likely: Sequence[tuple[str, Group, Clusters]], *, few: bool, depth: int) -> None:
         """Offer what climbing from the starts of the likeliest parts finds, and what a search of the best of them does.
         `likely`: (words, nodes, start) of parts, the likeliest first.
         """
-        found = []
-        for number, (words, nodes, start) in enumerate(
-            likely[: (GLIMPSED_WITHIN if depth else GLIMPSED) if few else CLIMBED]
-        ):
+        found, most = [], (GLIMPSED_WITHIN if depth else GLIMPSED) if few else CLIMBED
+        for number, (words, nodes, start) in enumerate(likely[:most]):
             better, _ = self._plans_of(nodes).improved(start, GLIMPSES if few else 0, self._problem.seed + number)
             found.append((self._offer("parts", better, words, nodes), words, nodes, better))
         for worth, words, nodes, clusters in sorted(found, key=lambda one: -one[0])[: 1 if depth else PARTS_SEARCHED]:
@@ -361,13 +361,13 @@ class Search:
         for groups in divisions.best(rate, lambda: max(self._best_objective, self._above)):
             self._work_out("all partitions", groups, format_count(len(groups), "cluster"))
         climber, least = self._plans_of(self._problem.able), max(self._best_objective, self._above)
-        are_climbed = False
-        for clusters in climbed_divisions(self._problem, divisions, self._assembler, climber, least):
+        climbed_to = list(climbed_divisions(self._problem, divisions, self._assembler, climber, least))
+        for clusters in climbed_to:
             self._offer("whole plans", clusters)
-            are_climbed = True
         if self.found is None or self._is_part:
             return
-        if are_climbed:
+        if climbed_to:
+            self._search_each_of_few_nodes()
             self._starts.remember(Start(self._best_objective, self.found.clusters, self._problem.able))
             further = climbed_further(self._problem, self._worths, self._plans_of, self._starts)
             self._offer("whole plans", further, f"{format_count(self._worths.asked, 'plan')} compared")

@@ -103,7 +103,7 @@ def make_case(make_workload: Callable[..., Workload]) -> Callable[[int, int, int
 
 @pytest.mark.parametrize(
     ("seed", "count", "least"),
-    [(0, 6, 1), (1, 6, 1), (2, 6, 1), (4, 5, 1), (5, 7, 2), (6, 6, 2), (1, 8, 2)],
+    [(0, 6, 1), (1, 6, 1), (2, 6, 1), (4, 5, 1), (5, 7, 2), (6, 6, 2), (102, 7, 1), (107, 7, 2), (1, 8, 2)],
 )
 def test_no_part_is_worth_more_than_the_whole(
     seed: int, count: int, least: int, make_case: Callable[[int, int, int], Case]
