@@ -13,15 +13,8 @@ import numpy as np
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Ring, Spare
-from cluster_planner.predict.prediction import (
-    arrays_of,
-    averaged_by_node,
-    exchanges_of,
-    followed_by,
-    no_faster_than_walked,
-    times_of,
-    times_of_rounds,
-)
+from cluster_planner.predict.prediction import arrays_of, no_faster_than_walked, times_of
+from cluster_planner.predict.round_traffic import averaged_by_node, exchanges_of, followed_by, times_of_rounds
 from cluster_planner.rings import ring_traffic
 
 

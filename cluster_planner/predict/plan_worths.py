@@ -16,14 +16,13 @@ from cluster_planner.predict.objective import averaging_factor
 from cluster_planner.predict.prediction import (
     PipelineTimes,
     arrays_of,
-    busiest_pair,
     near_its_window,
     predict,
     times_of,
-    times_of_rounds,
     value_of,
     worth_of,
 )
+from cluster_planner.predict.round_traffic import busiest_pair, times_of_rounds
 from cluster_planner.predict.stage_times import window_limited_s
 from cluster_planner.predict.steady_state import PipelineArrays
 from cluster_planner.rings import OWN_ORDER, Exchange, exchange_of, make_rings, tour_of

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cluster_planner.formatting import format_rate
 from cluster_planner.inputs.fleet import Fleet
@@ -25,6 +24,16 @@ from cluster_planner.inputs.model_costs import Workload
 from cluster_planner.inputs.spans import Floats, SpanCosts
 from cluster_planner.plan import Cluster, ClusterPrediction, Prediction, Ring, Spare, StagePrediction
 from cluster_planner.predict.objective import averaging_factor, staleness_factor
+from cluster_planner.predict.round_traffic import (
+    averaged_by_node,
+    busiest_pair,
+    by_pair,
+    exchanges_of,
+    followed_by,
+    held_rings_s,
+    hosts_of,
+    times_of_rounds,
+)
 from cluster_planner.predict.stage_times import (
     Load,
     flushed_s,
@@ -34,7 +43,7 @@ from cluster_planner.predict.stage_times import (
     window_limited_s,
 )
 from cluster_planner.predict.steady_state import TOLD_S, Occupancy, Pace, PipelineArrays, RoundTimes
-from cluster_planner.rings import Exchange, RingTraffic, exchange_of, ring_traffic
+from cluster_planner.rings import Exchange, ring_traffic
 
 LEAST_WAIT = 0.01
 """Clusters that lose less of their speed than this part by waiting for averaging are limited by what they do, since
@@ -152,54 +161,14 @@ def times_of(fleet: Fleet, spans: SpanCosts, cluster: Cluster) -> PipelineTimes:
     return PipelineTimes(cluster, loads_of(*given), round_trip_s(*given), flushed_s(*given))
 
 
-def exchanges_of(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[RingTraffic]
-) -> list[Exchange]:
-    """Return the exchanges of all rings in which anything is sent."""
-    stages = {cluster.name: cluster.stages for cluster in clusters}
-    return [
-        exchange_of(
-            fleet,
-            [stages[name][index].node for name, index in ring.members],
-            ring.elements,
-            spans.workload.averaged_number_bytes,
-            each=spans.workload.robust_averaging,
-            hierarchical=spans.workload.hierarchical_averaging,
-        )
-        for ring in rings
-        if len(ring.members) > 1
-    ]
-
-
-def followed_by(
-    fleet: Fleet, spans: SpanCosts, clusters: Sequence[Cluster], rings: Sequence[Ring], spares: Sequence[Spare]
-) -> list[Exchange]:
-    """Return what members of rings send to those who follow them: an average of each ring, which they divide among
-    them, for each member of it that a spare shadows, since it has a process for each. It travels exactly. No round
-    waits for it, so that it takes of the uplinks only, and of the downlink of a host on which stages run, too.
-    """
-    stages = {cluster.name: cluster.stages for cluster in clusters}
-    number_of, found = fleet.arrays.number_of, []
-    for spare in spares:
-        beside = (stage.node for each in clusters for stage in each.stages if fleet.same_host(stage.node, spare.node))
-        receiver = number_of[next(beside, spare.node)]
-        for ring in rings:
-            times = len(set(ring.members) & set(spare.shadows))
-            if times > 0:
-                nodes = [stages[name][index].node for name, index in ring.members]
-                pairs = np.array([number_of[name] * len(fleet.nodes) + receiver for name in nodes])
-                parts = np.full(len(nodes), times * spans.parameter_bytes(*ring.units) / len(nodes))
-                found.append(Exchange(pairs, parts, 0 * parts, 0 * parts, nodes[0], 0.0, 0.0, 0.0))
-    return found
-
-
 def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[Exchange]) -> PipelineArrays:
     """Return the stages of all clusters as arrays, with the bytes that a round of these exchanges adds to each."""
     sites = fleet.arrays
     nodes = np.array([sites.number_of[stage.node] for pipe in pipes for stage in pipe.cluster.stages])
     loads = [load for pipe in pipes for load in pipe.loads]
-    host = _hosts(fleet)
+    host = hosts_of(fleet)
     out, into = averaged_by_node(fleet, exchanges)
+    held_s = held_rings_s(exchanges, len(fleet.nodes))
     return PipelineArrays(
         compute_s=np.array([load.compute_s for load in loads]),
         send_s=np.array([load.send_s for load in loads]),
@@ -207,6 +176,8 @@ def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[
         down_bytes=np.array([load.down_bytes for load in loads]),
         averaged_up=out[nodes],
         averaged_down=into[nodes],
+        held_up_s=held_s[0][nodes],
+        held_down_s=held_s[1][nodes],
         up_bytes_per_s=sites.up_bytes_per_s[nodes],
         down_bytes_per_s=sites.down_bytes_per_s[nodes],
         host=np.unique(host[nodes], return_inverse=True)[1],
@@ -215,60 +186,6 @@ def arrays_of(fleet: Fleet, pipes: Sequence[PipelineTimes], exchanges: Sequence[
         flushed_s=np.array([pipe.flushed_s for pipe in pipes]),
         window=np.array([pipe.cluster.window for pipe in pipes]),
     )
-
-
-def averaged_by_node(fleet: Fleet, exchanges: Sequence[Exchange]) -> tuple[Floats, Floats]:
-    """Return the bytes that each node of the fleet sends to other hosts in a round, and those that it receives."""
-    count = len(fleet.nodes)
-    if not exchanges:
-        return np.zeros(count), np.zeros(count)
-    host = _hosts(fleet)
-    senders, receivers = np.divmod(np.concatenate([exchange.pairs for exchange in exchanges]), count)
-    sent_bytes = np.concatenate([exchange.sent_bytes for exchange in exchanges])
-    sent_bytes = np.where(host[senders] != host[receivers], sent_bytes, 0.0)
-    out = np.bincount(senders, weights=sent_bytes, minlength=count).astype(np.float64)
-    return out, np.bincount(receivers, weights=sent_bytes, minlength=count).astype(np.float64)
-
-
-def _hosts(fleet: Fleet) -> NDArray[np.int64]:
-    """Return a number of each node's host; a node by itself has one of its own."""
-    of, count = fleet.arrays.host, len(fleet.nodes)
-    return np.where(of < 0, count + np.arange(count), of)
-
-
-def times_of_rounds(exchanges: Sequence[Exchange]) -> RoundTimes:
-    """Return what a round of these exchanges takes beside the hosts' links; a lone cluster's has none."""
-    if not exchanges:
-        return RoundTimes(0.0, 0.0, 0.0)
-    busy_s, latency_s, _ = _by_pair(exchanges)
-    sending_s = max(max(exchange.sending_s for exchange in exchanges), float(busy_s.max()))
-    last_hop_s = max(0.0, float((busy_s + latency_s).max()) - sending_s)
-    stalled_s = max(exchange.sending_s + exchange.stalls_s for exchange in exchanges)
-    return RoundTimes(
-        sending_s,
-        last_hop_s,
-        max(exchange.way_s for exchange in exchanges),
-        max(0.0, stalled_s - sending_s - last_hop_s),
-    )
-
-
-def busiest_pair(exchanges: Sequence[Exchange], nodes: int) -> tuple[int, int]:
-    """Return the sender and the receiver, by number in a fleet of so many nodes, whose link is busy for the longest
-    time in a round.
-    """
-    busy_s, _, pairs = _by_pair(exchanges)
-    return divmod(int(pairs[int(busy_s.argmax())]), nodes)
-
-
-def _by_pair(exchanges: Sequence[Exchange]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Return, of each pair of nodes, for how long the link between them is busy in a round of all these exchanges, its
-    latency, and its number (`Exchange.pairs`). Rings that have two neighbours in common share their link.
-    """
-    pairs = np.concatenate([exchange.pairs for exchange in exchanges])
-    taken_s = np.concatenate([exchange.taken_s for exchange in exchanges])
-    latency_s = np.concatenate([exchange.latency_s for exchange in exchanges])
-    numbers, first, place = np.unique(pairs, return_index=True, return_inverse=True)
-    return np.bincount(place, weights=taken_s).astype(np.float64), latency_s[first], numbers
 
 
 def _round_s(stages: PipelineArrays, alone: RoundTimes) -> tuple[float, float]:
@@ -308,7 +225,7 @@ def _waits(
         said = f"{WAITS_FOR_ROUNDS}, which {of} joins once in each of its long updates: {node} is its slowest"
         return ClusterLimit("averaging", node), said
     slowest = max(exchanges, key=lambda exchange: exchange.alone_s)
-    if float(_by_pair(exchanges)[0].max()) > slowest.alone_s:  # rings share the link of a pair
+    if float(by_pair(exchanges)[0].max()) > slowest.alone_s:  # rings share the link of a pair
         sender, receiver = (fleet.names[at] for at in busiest_pair(exchanges, len(fleet.nodes)))
         return ClusterLimit("averaging", sender), f"{WAITS_FOR_ROUNDS}, {_longest_sending(sender, receiver)}"
     senders, receivers = np.divmod(slowest.pairs, len(fleet.nodes))

@@ -9,7 +9,10 @@ host's uplink (downlink) the part p of the time that pipelines fill it and the s
     interval  I = max( t,  B + h of every host in a ring,  v + h,  w,  slowest update ),  B = t·p + a, with max_lag 1
               I = max( t,  B, (B + h)/max_lag,  v, (v + h)/max_lag,  w/max_lag,  slowest update ),  with more
 
-so R·t / I is made. v is for how long the link of one pair sends, h how much later the last of all flows has come, w a
+In a ring each hop waits for the one before. Where a does not fit into t·(1 − p), B is t + g·(1 − t·(1 − p) / a) if that
+is more: g is what is left of the ring when that link lets it go on (round_traffic.py).
+
+So R·t / I is made. v is for how long the link of one pair sends, h how much later the last of all flows has come, w a
 chunk's way around. With a larger `max_lag` links send the next round meanwhile, so nothing is lost where one round's
 last bytes are on their way. A round holds an update of each cluster at least: hence the last term, and E. Clusters stop
 after an update, one earlier than another. Where they wait at a host with `max_lag` 1, its cluster is taken to stop
@@ -119,28 +122,34 @@ class Pace:
 
 @dataclass(frozen=True)
 class _RoundLinks:
-    """Uplinks and downlinks of stages' hosts: for how long a round by itself fills each, which part of the time the
-    pipelines leave of it, and the number of the stage's cluster, of so many.
+    """Uplinks and downlinks of stages' hosts: for how long a round by itself fills each, what is left of the stage's
+    rings when a link lets them go on, which is no less, which part of the time the pipelines leave of the link, and the
+    number of the stage's cluster, of so many.
     """
 
     round_s: Floats
+    held_s: Floats
     left: Floats
     cluster: NDArray[np.int64]
     clusters: int
 
     def filled(self, sending_s: float) -> list[tuple[FilledLink, ...]]:
-        """Return, by cluster, those on which a round takes longer than `sending_s` as long as the cluster trains."""
+        """Return, by cluster, those on which a round takes longer than `sending_s` as long as the cluster trains: by
+        then they hold their rings up.
+        """
         found: list[list[FilledLink]] = [[] for _ in range(self.clusters)]
         for at in np.flatnonzero(self.round_s > sending_s * self.left):
-            found[self.cluster[at]].append(FilledLink(float(self.round_s[at]), float(self.left[at])))
+            held_s = float(self.held_s[at])
+            found[self.cluster[at]].append(FilledLink(held_s, held_s * float(self.left[at] / self.round_s[at])))
         return [tuple(sorted(set(links))) for links in found]
 
 
 @dataclass(frozen=True)
 class PipelineArrays:
     """All clusters' stages one after the other. Bytes are each stage's own: per micro-batch, and per round of
-    averaging. `host`: stages with the same number share an uplink and a downlink. `first`: where each cluster's stages
-    begin; the last three have one entry per cluster.
+    averaging. `held_up_s` and `held_down_s`: what is left of the stage's slowest ring when its uplink, or its downlink,
+    lets it go on (round_traffic.py). `host`: stages with the same number share an uplink and a downlink. `first`: where
+    each cluster's stages begin; the last three have one entry per cluster.
     """
 
     compute_s: Floats
@@ -149,6 +158,8 @@ class PipelineArrays:
     down_bytes: Floats
     averaged_up: Floats
     averaged_down: Floats
+    held_up_s: Floats
+    held_down_s: Floats
     up_bytes_per_s: Floats
     down_bytes_per_s: Floats
     host: NDArray[np.int64]
@@ -226,7 +237,8 @@ class PipelineArrays:
         delays_s = np.where(stages > 1, self.round_trip_s / 2, 0.0)
         near_s = float((updates_s + delays_s).max())
         late = (links.round_s > 0) & (links.round_s / links.left + alone.committed_s > opened_s - near_s)
-        waited_s = np.where(late, links.round_s + opened_s * (1 - links.left), 0.0)
+        filled_s = opened_s * (1 - links.left)
+        waited_s = np.where(late, _carried_s(filled_s, opened_s, links.round_s, links.held_s), 0.0)
         takes_s = alone.takes_s(max(sending_s, float(waited_s.max())))
         if abs(takes_s - opened_s) > near_s:
             return 0.0
@@ -252,13 +264,15 @@ class PipelineArrays:
         periods_s = np.repeat(periods_s, stages)
         up_s = self.through_host(self.up_bytes / periods_s) / self.up_bytes_per_s
         down_s = self.through_host(self.down_bytes / periods_s) / self.down_bytes_per_s
+        round_s = np.concatenate(
+            [
+                self.through_host(self.averaged_up) / self.up_bytes_per_s,
+                self.through_host(self.averaged_down) / self.down_bytes_per_s,
+            ]
+        )
         return _RoundLinks(
-            np.concatenate(
-                [
-                    self.through_host(self.averaged_up) / self.up_bytes_per_s,
-                    self.through_host(self.averaged_down) / self.down_bytes_per_s,
-                ]
-            ),
+            round_s,
+            np.maximum(np.concatenate([self.held_up_s, self.held_down_s]), round_s),
             np.maximum(1 - np.concatenate([up_s, down_s]), LEAST_LEFT),
             np.tile(np.repeat(np.arange(len(stages)), stages), 2),
             len(stages),
@@ -266,7 +280,26 @@ class PipelineArrays:
 
     def _busy_s(self, periods_s: Floats, trained_s: Floats | float) -> Floats:
         """Return how long each stage's host sends, or receives, what its cluster does in `trained_s`, and one round."""
-        micro_batches = np.repeat(trained_s / periods_s, np.diff(self.first, append=len(self.host)))
-        up = self.through_host(self.up_bytes * micro_batches + self.averaged_up) / self.up_bytes_per_s
-        down = self.through_host(self.down_bytes * micro_batches + self.averaged_down) / self.down_bytes_per_s
-        return np.maximum(up, down)
+        stages = np.diff(self.first, append=len(self.host))
+        micro_batches = np.repeat(trained_s / periods_s, stages)
+        trained_s = np.repeat(np.broadcast_to(trained_s, periods_s.shape), stages)
+
+        def carried_s(own: Floats, averaged: Floats, held_s: Floats, rate: Floats) -> Floats:
+            filled_s, round_s = self.through_host(own * micro_batches) / rate, self.through_host(averaged) / rate
+            return _carried_s(filled_s, trained_s, round_s, np.maximum(held_s, round_s))
+
+        up = carried_s(self.up_bytes, self.averaged_up, self.held_up_s, self.up_bytes_per_s)
+        return np.maximum(up, carried_s(self.down_bytes, self.averaged_down, self.held_down_s, self.down_bytes_per_s))
+
+
+def _carried_s(filled_s: Floats, trained_s: Floats | float, round_s: Floats, held_s: Floats) -> Floats:
+    """Return for how long links carry what pipelines send in `trained_s`, which takes `filled_s` of it, and one round.
+
+    `round_s`: what a round takes of a link by itself; `held_s`: what is left of its rings when the link lets them go
+    on. Each hop waits for the one before. So where pipelines leave a link too little, its rings get no further.
+    """
+    left_s = np.maximum(trained_s - filled_s, 0.0)
+    fits = left_s >= round_s
+    part = np.where(fits, 1.0, left_s / np.where(fits, 1.0, round_s))
+    rings_s = np.where(fits, 0.0, trained_s + held_s * (1 - part))
+    return np.maximum(filled_s + round_s, rings_s)

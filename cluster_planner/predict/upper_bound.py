@@ -12,7 +12,8 @@ all clusters together are C: Σ y_iw / w ≤ C. That is a linear program with on
 
     λ·C + Σ_i c_i · max(0, max_w r_i·s(w) − λ/w)                 bounds it for every λ ≥ 0
 
-c_i < 1 where a node's memory or uplink keeps it from more. Averaging bounds samples/s besides: all members together
+c_i < 1 where a node's memory or uplink keeps it from more, if no cluster has one stage: else it may run one by itself,
+and needs no uplink. Averaging bounds samples/s besides: all members together
 send 2·(C − 1) times the weights a round. So does the data: no cluster is faster than they are read. What the bound
 leaves out (latency, whole units, equal periods in a cluster) only makes plans worse, so the bound holds, and may be
 far.
@@ -40,6 +41,8 @@ def best_possible(fleet: Fleet, spans: SpanCosts, able: Sequence[int], least: in
     alone = work.micro_batch * sites.flops_per_s[nodes] / max(per_micro_batch, 1e-9)
     holds, share = _largest_parts(spans, sites.room_bytes[nodes])
     part = np.ones(len(nodes))
+    if len(nodes) > 1 and holds.max() < 1 - 1e-9:  # nobody holds the model, so each cluster has two stages at least
+        least = max(least, 2)
     if least > 1:
         part = np.minimum(part, share * work.micro_batch / _least_transfer_s(fleet, spans, nodes) / alone)
     there = np.array([fleet.rules.presence((node,)) for node in able])  # what is made while a node is away counts 0

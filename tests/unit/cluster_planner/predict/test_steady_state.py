@@ -19,6 +19,8 @@ def two_pipelines(averaged_bytes: float) -> PipelineArrays:
         down_bytes=np.zeros(3),
         averaged_up=np.full(3, averaged_bytes),
         averaged_down=np.zeros(3),
+        held_up_s=np.zeros(3),
+        held_down_s=np.zeros(3),
         up_bytes_per_s=np.full(3, 100.0),
         down_bytes_per_s=np.full(3, 100.0),
         host=np.arange(3),
@@ -96,6 +98,19 @@ def test_a_round_is_walked_where_a_pipeline_leaves_it_too_little_of_a_link(work:
     assert 20.0 <= walked < 22.0
     assert pipelines.walked_s(often, AT_ONCE, roughly=True) == pytest.approx(walked, rel=0.05)
     assert two_pipelines(700.0).walked_s(often, AT_ONCE) == 0.0, "that fits, 14 s long"
+
+
+def test_a_ring_gets_no_further_than_a_link_that_a_pipeline_fills(work: Workload) -> None:
+    """The first stage's pipeline fills its uplink: its ring, which takes 5 s elsewhere, begins when all wait."""
+    filled = replace(two_pipelines(50.0), up_bytes=np.array([100.0, 0.0, 0.0]))
+    held = replace(filled, held_up_s=np.array([5.0, 0.0, 0.0]))
+    stops_later_s = 1 / 6
+    assert filled.pace(work, AT_ONCE).interval_s == pytest.approx(2 + stops_later_s + 0.5 + TOLD_S)
+    assert held.pace(work, AT_ONCE).interval_s == pytest.approx(2 + stops_later_s + 5 + TOLD_S)
+    half = replace(held, up_bytes=np.array([90.0, 0.0, 0.0]))  # of the round's 0.5 s, 0.2 s are sent meanwhile
+    assert half.pace(work, AT_ONCE).interval_s == pytest.approx(2 + stops_later_s * (1 - 5 * 0.1 / 0.5) + 3 + TOLD_S)
+    fits = replace(held, up_bytes=np.array([50.0, 0.0, 0.0]))
+    assert fits.pace(work, AT_ONCE).interval_s == pytest.approx(2.0)
 
 
 def test_rounds_in_which_nothing_is_sent_wait_for_the_driver(work: Workload) -> None:

@@ -34,13 +34,20 @@ def test_staleness_lowers_it(
     assert bounds[0] < bounds[1] < 2 * bounds[0] / (1 + STALENESS_COST / 2)
 
 
-def test_slow_uplinks_lower_it(
-    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+@pytest.mark.parametrize("least", [1, 2])
+def test_slow_uplinks_lower_it_where_no_node_may_be_a_cluster(
+    least: int,
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
 ) -> None:
     spans = SpanCosts(make_model(8), make_workload())
     bounds = [
         best_possible(
-            Fleet(tuple(make_node(n, up_bytes_per_s=up, memory_bytes=2 * 10**8) for n in "abcd")), spans, range(4), 2
+            Fleet(tuple(make_node(n, up_bytes_per_s=up, memory_bytes=15 * 10**7) for n in "abcd")),
+            spans,
+            range(4),
+            least,
         )
         for up in (5e6, 1e4)
     ]

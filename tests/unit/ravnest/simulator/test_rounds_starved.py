@@ -42,8 +42,11 @@ def plan_of(
     update_every: int = 4,
     flops_per_s: float = 1e12,
     boundary_bytes: int = BOUNDARY_BYTES,
+    link_bytes_per_s: float = 1e8,
 ) -> tuple[Plan, Forecast]:
-    """One cluster of each number of stages, of machines whose uplinks differ by half; a round every `samples`."""
+    """One cluster of each number of stages, of machines whose uplinks differ by half; a round every `samples`. Those of
+    a cluster are joined by faster links than `link_bytes_per_s`.
+    """
     draw = random.Random(seed)
     nodes = []
     for number in range(sum(stages)):
@@ -53,8 +56,11 @@ def plan_of(
             name=f"n{number}", flops_per_s=speed, memory_bytes=10**10, up_bytes_per_s=up, down_bytes_per_s=2 * up
         )
         nodes.append(node)
+    of = [number for number, count in enumerate(stages) for _ in range(count)]
     links = tuple(
-        Link(a.name, b.name, draw.uniform(0.002, 0.02), 1e8) for i, a in enumerate(nodes) for b in nodes[i + 1 :]
+        Link(a.name, b.name, draw.uniform(0.002, 0.02), 1e8 if of[i] == of[k] else link_bytes_per_s)
+        for i, a in enumerate(nodes)
+        for k, b in list(enumerate(nodes))[i + 1 :]
     )
     fleet = Fleet(tuple(nodes), links)
     units = tuple(
@@ -132,6 +138,19 @@ def test_starved_averaging_is_predicted(
     assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=WITHIN)
     assert all((limit.kind == "averaging") == waits for limit in forecast.limits)
     assert forecast.prediction.clusters[0].bottleneck.startswith("waits for the averaging") == waits
+
+
+@pytest.mark.parametrize(("stages", "max_lag"), [((1, 1, 1, 2), 1), ((1, 1, 1, 1, 1, 2), 1), ((1, 1, 1, 2), 2)])
+def test_a_ring_over_slow_links_gets_no_further_than_a_link_that_a_pipeline_fills(
+    stages: tuple[int, ...], max_lag: int
+) -> None:
+    """While the last cluster trains, its first stage's uplink has no room for the ring. Without that 1.31 times as much
+    is promised.
+    """
+    given = (1, stages, 40.0, 8_192)
+    plan, forecast = plan_of(*given, max_lag=max_lag, boundary_bytes=20_000, link_bytes_per_s=4e5)
+    simulated = simulate(plan, samples=20 * 8_192)
+    assert forecast.prediction.samples_per_s == pytest.approx(simulated.samples_per_s, rel=0.12)
 
 
 @pytest.mark.parametrize(("seed", "max_lag"), [(1, 1), (2, 1), (2, 2)])
