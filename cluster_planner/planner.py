@@ -180,8 +180,8 @@ def _in_fine_segments(best: Candidate, fleet: Fleet, spans: SpanCosts) -> Candid
 def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, trained_s: float = math.inf) -> Plan:
     """Return the plan, its advice followed by what planning anew with the change brings, in small fleets also where no
     change gains with the cuts that the plan has: with the most promising one then. Where memory limits the plan,
-    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too; where nodes of
-    a small fleet stand idle, what longer rounds bring (advice/rarer_rounds.py).
+    what a job would bring whose optimizer keeps next to nothing (advice/lean_optimizer.py) follows, too; where nodes
+    stand idle, what longer rounds bring (advice/rarer_rounds.py).
 
     The arguments are those of `make_plan`.
     """
@@ -206,12 +206,16 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
         elif not is_hopeless:
             line += "; planned anew with it, it makes no more"
     line += advice.aside
-    if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
 
-        def planned(work: Workload) -> Plan:
+    def planned(work: Workload) -> Plan:
+        if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
             return make_plan(plan.fleet, plan.costs, work, **_asked_of(plan))  # type: ignore[arg-type]
+        made = planned_anew(plan.clusters, plan.fleet, plan.costs, work, *of_plan)
+        if made is None:
+            return plan
+        return replace(plan, clusters=made.clusters, rings=made.rings, predicted=made.forecast.prediction)
 
-        line += rarer_rounds.said(plan, planned, most_round)
+    line += rarer_rounds.said(plan, planned, most_round)
     if lean_optimizer.may_gain(plan):
         without = lean_optimizer.without_optimizer_state(plan.costs, plan.workload)
         made = planned_anew(plan.clusters, plan.fleet, *without, *of_plan)

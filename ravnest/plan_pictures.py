@@ -34,6 +34,8 @@ RING = " ring: the stages that average these units."
 
 FEW_STAGES = 24
 """A plan of more stages is drawn without words in its boxes."""
+FEW_ROWS = 10
+"""And one of more clusters, too: it would be higher than wide."""
 MOST_ROWS = 32
 """Of more clusters some of each region are drawn."""
 LONGEST_ROW = 16
@@ -59,7 +61,7 @@ HATCHED = f"\nHatched: {TWICE_FORWARD}."
 def draw_plan(plan: Plan, path: Path) -> None:
     """Draw a plan: clusters as rows of stages, units to scale from left to right."""
     stages = [len(cluster.stages) for cluster in plan.clusters]
-    if sum(stages) > FEW_STAGES or max(stages) > LONGEST_ROW:
+    if sum(stages) > FEW_STAGES or len(stages) > FEW_ROWS or max(stages) > LONGEST_ROW:
         _draw_large(plan, path)
     else:
         _draw_small(plan, path)

@@ -71,7 +71,7 @@ def test_dollar_signs_of_a_region_are_no_formula(tmp_path: Path) -> None:
     assert drawn_share(tmp_path / "plan.png") > 0.1
 
 
-@pytest.mark.parametrize("many", [20, 200])
+@pytest.mark.parametrize("many", [11, 20, 200])
 def test_a_large_plan_has_a_picture_of_bounded_size(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:

@@ -19,11 +19,27 @@ def planned(fleet: Fleet, costs: ModelCosts, work: Workload) -> Plan:
 
 
 @pytest.fixture
-def starved(
+def starved_of(
     make_model: Callable[..., ModelCosts], make_node: Callable[..., Node], make_workload: Callable[..., Workload]
-) -> Plan:
-    fleet = Fleet(tuple(make_node(f"n{i}", memory_bytes=10**10) for i in range(2)))
-    return planned(fleet, make_model(2, flops=8e4, parameter_bytes=140_000), make_workload())
+) -> Callable[[int], Plan]:
+    def of(count: int) -> Plan:
+        fleet = Fleet(tuple(make_node(f"n{i}", memory_bytes=10**10) for i in range(count)))
+        return planned(fleet, make_model(2, flops=8e4, parameter_bytes=140_000), make_workload())
+
+    return of
+
+
+@pytest.fixture
+def starved(starved_of: Callable[[int], Plan]) -> Plan:
+    return starved_of(2)
+
+
+def test_more_nodes_stand_idle_because_of_averaging_and_are_told_too(starved_of: Callable[[int], Plan]) -> None:
+    starved = starved_of(9)
+    assert len(starved.spares) > 4
+    advised = with_advice_planned(starved).predicted.advice
+    assert BETWEEN in advised
+    assert "more nodes train too" in advised
 
 
 def test_who_stands_idle_because_of_averaging_is_said_with_the_round_that_helps(starved: Plan) -> None:
