@@ -13,6 +13,7 @@ clusters.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from cluster_planner.plan import Cluster
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.fleet_parts import MOST_IN_PARTS
@@ -144,7 +145,7 @@ def climbed_in_stages(
     for stage, (some, idle_most) in enumerate(stages):
         left, seed = left[:some], problem.seed + stage * SEEDS
         if stage > 0:
-            nodes = _run_by(problem, left)
+            nodes = run_by(problem, [cluster for start in left for cluster in start.clusters])
             left = [start._replace(nodes=nodes) for start in left]
         found = [_until_idle(problem, plans_of, start, idle_most, seed) for start in left]
         found.sort(key=lambda start: start.worth)
@@ -152,11 +153,10 @@ def climbed_in_stages(
     return left[0].clusters if left else ()
 
 
-def _run_by(problem: SearchProblem, plans: Sequence[Start]) -> Group:
-    """Return the nodes that one of these plans runs."""
+def run_by(problem: SearchProblem, clusters: Sequence[Cluster]) -> Group:
+    """Return the nodes that these clusters run."""
     number_of = problem.fleet.arrays.number_of
-    stages = (stage for plan in plans for cluster in plan.clusters for stage in cluster.stages)
-    return tuple(sorted({number_of[stage.node] for stage in stages}))
+    return tuple(sorted({number_of[stage.node] for cluster in clusters for stage in cluster.stages}))
 
 
 def _until_idle(problem: SearchProblem, plans_of: PlansOf, start: Start, idle_most: float, seed: int) -> Start:

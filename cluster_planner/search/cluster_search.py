@@ -9,37 +9,31 @@ Of up to EXHAUSTIVE_NODES nodes all partitions are looked at.
 With more nodes, whole plans are compared too, each with its rings (plan_worths.py): the groups of every k, plans whose
 stages are groups of neighbours, or that cover the model as often as a round allows (whole_starts.py), and those of
 parts of the fleet (fleet_parts.py). From the best hill climbing starts (whole_plans.py). More than large_fleets.LARGEST
-nodes are searched block by block before. The best plan worked out is kept. Each step is told (steps.py).
+nodes are searched block by block before. Where the best plan of many runs few, the core is looked at (fleet_parts.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
 
-from cluster_planner.formatting import format_count, format_rate
+from cluster_planner.formatting import format_count
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.pipeline.memory_fit import MemoryFit
 from cluster_planner.predict.objective import AveragingLimits
 from cluster_planner.predict.plan_worths import PlanWorths
 from cluster_planner.predict.upper_bound import best_possible
 from cluster_planner.search.candidates import Assembler, Candidate, averaging_limits_of
-from cluster_planner.search.climbed_starts import CLIMBED, Start, Starts, about, climbed
+from cluster_planner.search.climbed_starts import CLIMBED, Start, Starts, about, climbed, run_by
 from cluster_planner.search.estimates import Group
 from cluster_planner.search.few_nodes import MOVES, climbed_divisions, climbed_further
-from cluster_planner.search.fleet_parts import MOST_IN_PARTS, likely_parts, parts_of
+from cluster_planner.search.fleet_parts import MOST_IN_PARTS, core_of, likely_parts, parts_of
 from cluster_planner.search.large_fleets import LARGEST, by_blocks
 from cluster_planner.search.local_search import Totals
 from cluster_planner.search.partitions import Divisions
-from cluster_planner.search.search_context import SearchContext, SearchProblem
+from cluster_planner.search.search_context import Groupings, SearchContext, SearchProblem
 from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.starting_groups import EVERY_K, RESTARTS, counts_to_try
 from cluster_planner.search.steps import Step, Tell, outcome, unheard
 from cluster_planner.search.whole_plans import Clusters, WholePlans
 from cluster_planner.search.whole_starts import by_neighbours, covering, lone_nodes
-
-LARGEST_MEAN = 12
-"""In parts of the fleet, numbers of clusters with more nodes each, on average, are tried only if fewer nodes cannot
-hold the model.
-"""
 
 STARTS, FEW_NODES = 3, 24
 """In fleets of more nodes, only the best k is searched from: splits and merges find the others."""
@@ -90,9 +84,6 @@ so on, as long as that gains, but no deeper than DEPTH.
 ACROSS, MOST_ACROSS = 4, 250
 """Of plans with stages of neighbours those that are worth most roughly are worked out, so many; of more nodes none."""
 
-Groupings: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
-"""What groups are estimated to be worth, and the groups, the best first."""
-
 
 class Search:
     """One search for clusters, which `best` runs. `found`: the best plan so far. `is_part`: it is one of a part of the
@@ -123,14 +114,17 @@ class Search:
         """Return the best plan found, or None where none is. `starts_from`: plans that are known."""
         for clusters in starts_from:
             self._offer("known", clusters)
-        able = self._problem.able
+        able, tell = self._problem.able, self._tell
         if len(able) > LARGEST and by_blocks(self._context, self._work_out) is not None:
             if len(able) <= MOST_ACROSS:
                 self._across()
             self._alone()
             self._climb()
             return self.found
-        starts = self._grouped(able, counts_to_try(len(able), self._problem.least), RESTARTS, "k-means")
+        counts = counts_to_try(len(able), self._problem.least)
+        starts = self._context.ranked(
+            able, counts, RESTARTS, lambda words: tell(Step("k-means", words, self._best_objective, 0.0))
+        )
         if len(able) <= EXHAUSTIVE_NODES:
             self._locally(starts)
             if self.found is not None or self._rules.are_any:
@@ -147,6 +141,13 @@ class Search:
         self._alone()
         if not self._is_part:
             self._parts()
+        self._climb()
+        return self.found
+
+    def further(self, clusters: Clusters) -> Candidate | None:
+        """Return the best plan that parts, and climbing, find beside one that is known."""
+        self._offer("known", clusters)
+        self._parts()
         self._climb()
         return self.found
 
@@ -273,6 +274,21 @@ class Search:
         if found is not None:
             self._offer("parts", found.clusters, words, nodes)
 
+    def _search_core(self) -> None:
+        """Where the best plan of many nodes runs few, offer what parts of these and the fastest others are worth."""
+        problem, found = self._problem, self.found
+        if found is None or self._is_part or len(problem.able) <= MOST_IN_PARTS:
+            return
+        run = run_by(problem, found.clusters)
+        nodes = core_of(problem.fleet, problem.able, run)
+        most = best_possible(problem.fleet, self._spans, nodes, problem.least)
+        if 2 * len(run) > MOST_IN_PARTS or most <= found.objective:
+            return
+        part = problem.of_part(nodes)
+        search = Search(part, self._spans, MemoryFit(part.fleet, self._spans, part.least), unheard)
+        if better := search.further(found.clusters):
+            self._offer("core", better.clusters, f"of {format_count(len(nodes), 'node')}", nodes)
+
     def _start(self, nodes: Group) -> tuple[float, Clusters]:
         """Return (rough worth, clusters) of these nodes' best start: a cover, stages of neighbours, or groups."""
         counts, names = list(counts_to_try(len(nodes), self._problem.least)), self._problem.fleet.names
@@ -281,7 +297,7 @@ class Search:
             found += covering(self._context, self._plans_of(nodes), nodes, counts)
             found += by_neighbours(self._context, nodes, counts, self._is_hopeful)
         made = self._assembler.clusters if self._rules.are_any else self._assembler.along_tours  # which heeds no pins
-        for groups in self._likely(self._grouped(nodes, iter(counts[::2]), 1), FEW_OF_PARTS)[:1]:
+        for groups in self._likely(self._context.ranked(nodes, iter(counts[::2]), 1), FEW_OF_PARTS)[:1]:
             clusters = made([tuple(names[i] for i in group) for group in groups])
             found += [clusters] if clusters is not None and self._is_allowed(groups) else []
         worths = [self._worths.of(clusters, roughly=True) for clusters in found]
@@ -312,12 +328,13 @@ class Search:
         return max((self._offer(phase, clusters) for _, clusters in best), default=0.0)
 
     def _climb(self) -> None:
-        """Climb from the best plans."""
+        """Climb from the best plans, and then from those of the fleet's core."""
         if self.found is not None:
             self._starts.remember(Start(self._best_objective, self.found.clusters, self._problem.able))
         given = self._problem, self._worths, self._plans_of, self._starts
         if better := climbed(*given, is_part=self._is_part):
             self._offer("whole plans", better, f"{format_count(self._worths.asked, 'plan')} compared")
+        self._search_core()
 
     def _plans_of(self, nodes: Group) -> WholePlans:
         """Return what climbs with these nodes only: a part's others would mostly be drawn for nothing."""
@@ -328,23 +345,6 @@ class Search:
                 problem.fleet, self._spans, self._worths, names, problem.least, few=self._context.fine
             )
         return self._climbers[nodes]
-
-    def _grouped(self, nodes: Group, counts: Iterator[int], restarts: int, phase: str = "") -> Groupings:
-        """Return (score, groups) of k-means and of arcs for each number of clusters that is feasible, best first. Each
-        number is told of where there is a `phase`.
-        """
-        found: list[tuple[float, tuple[Group, ...]]] = []
-        context = self._context
-        estimator, score = context.estimator(1, AveragingLimits()), context.score(AveragingLimits(), Totals())
-        for k in counts:
-            if not phase and len(nodes) > LARGEST_MEAN * k and len(found) >= STARTS:
-                break
-            ways = [(score(Totals().plus(estimator.of(one))), one) for one in context.groupings(nodes, k, restarts)]
-            found += ways
-            words = f"worth about {format_rate(max(ways)[0])}" if ways else "no grouping in which each holds the model"
-            if phase:
-                self._tell(Step(phase, f"{format_count(k, 'cluster')}: {words}", self._best_objective, 0.0))
-        return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
     def _improve(self, groups: tuple[Group, ...], conditions: AveragingLimits) -> None:
         for _ in range(ROUNDS):
@@ -388,8 +388,8 @@ class Search:
 
     def _report(self, phase: str, words: str, before: Candidate | None, found: Candidate | None) -> None:
         said = f"{words}: {outcome(before, found)}" if words else outcome(before, found)
-        gained = self._best_objective - (0.0 if before is None else before.objective)
-        self._tell(Step(phase, said, self._best_objective, gained))
+        worth = self._best_objective
+        self._tell(Step(phase, said, worth, worth - (0.0 if before is None else before.objective)))
 
     def _is_allowed(self, groups: Sequence[Group]) -> bool:
         rules, runs = self._rules, {node for group in groups for node in group}

@@ -6,7 +6,7 @@ region, and without its slowest nodes, by speed and by links. In: a fleet. Out: 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cluster_planner.inputs.fleet import Fleet
@@ -67,6 +67,19 @@ def above_rates(fleet: Fleet, nodes: Group) -> Iterator[Group]:
     _, links = _speeds_and_links(fleet, nodes)
     for rate in _limits(links)[1:]:
         yield tuple(i for i, link in zip(nodes, links, strict=True) if link >= rate)
+
+
+def core_of(fleet: Fleet, nodes: Group, run: Collection[int], most: int = MOST_IN_PARTS) -> Group:
+    """Return so many of these nodes at most: those that run, and the fastest others by speed and by links in turn,
+    first of the regions of those that run.
+    """
+    regions = {fleet.nodes[i].region for i in run}
+    ranked = [
+        [node for _, _, node in sorted((fleet.nodes[i].region not in regions, -value, i) for i, value in of_each)]
+        for of_each in (zip(nodes, values, strict=True) for values in _speeds_and_links(fleet, nodes))
+    ]
+    core = dict.fromkeys([*run, *(node for both in zip(*ranked, strict=True) for node in both)])
+    return tuple(sorted(list(core)[:most]))
 
 
 def as_fleet(fleet: Fleet, nodes: Group) -> Fleet:

@@ -5,10 +5,11 @@ sees the rest of the fleet as totals that stay as they are. The phases of a sear
 large_fleets.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from cluster_planner.formatting import format_count
+from cluster_planner.formatting import format_count, format_rate
 from cluster_planner.inputs.constraints import UNCONSTRAINED
 from cluster_planner.inputs.fleet import Fleet
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
@@ -29,6 +30,15 @@ TOO_FEW = 100.0
 
 REMEMBERED = 10_000
 """About this many groups' estimates are kept, for a search and for the next one with the same load."""
+
+
+LARGEST_MEAN, ENOUGH = 12, 3
+"""In parts of the fleet, numbers of clusters with more nodes each, on average, are tried only until ENOUGH groupings
+are known: where fewer nodes cannot hold the model.
+"""
+
+Groupings: TypeAlias = Sequence[tuple[float, tuple[Group, ...]]]
+"""What groups are estimated to be worth, and the groups, the best first."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,24 @@ class SearchContext:
             return tuple(chosen)
         given = (rules.atoms(nodes), rules.pinned.intersection(nodes), rules.allows)
         return regrouped(self.points, chosen, *given, holds)
+
+    def ranked(
+        self, nodes: Group, counts: Iterable[int], restarts: int, tell: Callable[[str], None] | None = None
+    ) -> Groupings:
+        """Return (score, groups) of k-means and of arcs for each of these numbers of clusters that is feasible, best
+        first, and `tell` of each number. Where nobody is told, it ends after ENOUGH at numbers of large clusters.
+        """
+        found: list[tuple[float, tuple[Group, ...]]] = []
+        estimator, score = self.estimator(1, AveragingLimits()), self.score(AveragingLimits(), Totals())
+        for k in counts:
+            if tell is None and len(nodes) > LARGEST_MEAN * k and len(found) >= ENOUGH:
+                break
+            ways = [(score(Totals().plus(estimator.of(one))), one) for one in self.groupings(nodes, k, restarts)]
+            found += ways
+            words = f"worth about {format_rate(max(ways)[0])}" if ways else "no grouping in which each holds the model"
+            if tell is not None:
+                tell(f"{format_count(k, 'cluster')}: {words}")
+        return sorted(found, key=lambda one: (-one[0], len(one[1])))
 
     def estimator(self, clusters: float, conditions: AveragingLimits) -> Estimator:
         """Return an estimator under the load of averaging with so many clusters.

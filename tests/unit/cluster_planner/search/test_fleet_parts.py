@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.links import Link, RegionLink
-from cluster_planner.search.fleet_parts import MOST_REGIONS, above_rates, as_fleet, likely_parts, parts_of
+from cluster_planner.search.fleet_parts import MOST_REGIONS, above_rates, as_fleet, core_of, likely_parts, parts_of
 
 
 def test_parts_are_regions_and_the_fastest_nodes(make_node: Callable[..., Node]) -> None:
@@ -91,3 +91,18 @@ def test_nodes_above_each_rate_of_links_are_parts_but_not_all_nodes(make_node: C
     nodes = tuple(make_node(f"n{i}", up_bytes_per_s=rate, down_bytes_per_s=1e9) for i, rate in enumerate(rates))
     assert list(above_rates(Fleet(nodes), (0, 1, 2, 3))) == [(1, 2, 3), (3,)]
     assert list(above_rates(Fleet(nodes), (1, 2))) == []
+
+
+def test_the_core_is_who_runs_and_the_fastest_by_speed_and_by_links_near_them(make_node: Callable[..., Node]) -> None:
+    speeds, rates = (9, 1, 2, 3, 4, 5, 6), (9, 6, 5, 4, 3, 2, 1)
+    nodes = tuple(
+        make_node(f"n{i}", region="near" if i < 5 else "far", flops_per_s=speed * 1e9, up_bytes_per_s=rate * 1e6)
+        for i, (speed, rate) in enumerate(zip(speeds, rates, strict=True))
+    )
+    fleet, everyone = Fleet(nodes), tuple(range(7))
+    assert core_of(fleet, everyone, {2}, most=1) == (2,)
+    assert core_of(fleet, everyone, {2}, most=2) == (0, 2), "both the fastest and the one with the fastest links"
+    assert core_of(fleet, everyone, {2}, most=3) == (0, 2, 4), "the next by speed in the region of who runs"
+    assert core_of(fleet, everyone, {2}, most=4) == (0, 1, 2, 4), "the next by links"
+    assert core_of(fleet, everyone, {2}, most=6) == (0, 1, 2, 3, 4, 6), "then those elsewhere"
+    assert core_of(fleet, everyone[1:], {2}, most=9) == (1, 2, 3, 4, 5, 6)
