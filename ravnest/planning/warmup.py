@@ -1,8 +1,8 @@
 """Whether training lasts for longer than the warm-up of its learning rate.
 
 Told as early as it can be: before the model is captured where `stop` counts samples or epochs, before the search where
-it counts minutes, by what all machines of the fleet could compute, and after it, as a warning, by what the plan's
-clusters are expected to make.
+it counts minutes, by what all machines of the fleet could compute, and after it by what the plan's clusters are
+expected to make: as a warning, or, where the learning rate would have nothing left to decay over, as an error.
 In: a job, a fleet, costs, a plan. Out: nothing, a sentence, or an InvalidInput at the job's key.
 """
 
