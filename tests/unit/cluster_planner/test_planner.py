@@ -20,7 +20,7 @@ from cluster_planner.inputs.model_costs import ModelCosts, Unit, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Plan, validate
 from cluster_planner.planner import UNEXPLAINED, make_plan, with_advice_planned
-from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, ROUNDS
+from cluster_planner.search.cluster_search import ESTIMATES_PER_NODE, FEW_NODES, ROUNDS
 from cluster_planner.search.steps import Step
 
 
@@ -283,12 +283,12 @@ def test_every_accepted_world_gives_a_valid_plan(world: tuple[Fleet, ModelCosts,
 
 
 @pytest.mark.timeout(900)  # some minutes on a slow and busy machine
-def test_thirty_nodes_are_searched_with_bounded_work_and_none_is_lost(
+def test_more_than_few_nodes_are_searched_with_bounded_work_and_none_is_lost(
     make_node: Callable[..., Node], gpt: ModelCosts, make_workload: Callable[..., Workload]
 ) -> None:
     nodes = tuple(
         make_node(f"n{i}", flops_per_s=(1 + i % 7) * 1e10, region="xyz"[i % 3], up_bytes_per_s=(1 + i % 5) * 5e6)
-        for i in range(30)
+        for i in range(FEW_NODES + 1)
     )
     steps: list[Step] = []
     plan = planned(Fleet(nodes), gpt, home_work(make_workload), progress=steps.append)

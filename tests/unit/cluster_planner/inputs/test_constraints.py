@@ -195,7 +195,10 @@ def test_clusters_are_of_nodes_that_are_there_together(
 
 @pytest.mark.parametrize("count", [10, 140])
 def test_larger_fleets_keep_to_their_constraints(
-    make_node: Callable[..., Node], gpt: ModelCosts, make_workload: Callable[..., Workload], count: int
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
+    count: int,
 ) -> None:
     nodes = tuple(
         make_node(
@@ -205,7 +208,7 @@ def test_larger_fleets_keep_to_their_constraints(
     )
     pins = (Pin("n0", "one", 0), Pin(f"n{(count - 1) // 3 * 3}", "one", "last"), Pin("n4", "two"), Pin("n5", None, 1))
     constraints = Constraints(pins=pins, apart=(("x", "y"),), forbid=(("n4", "n5"), ("n0", "n3")), min_clusters=2)
-    validate(planned(Fleet(nodes, constraints=constraints), gpt, make_workload()))
+    validate(planned(Fleet(nodes, constraints=constraints), make_model(6), make_workload()))
 
 
 @st.composite
