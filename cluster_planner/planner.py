@@ -207,13 +207,12 @@ def with_advice_planned(plan: Plan, *, trained_samples: float = math.inf, traine
             line += "; planned anew with it, it makes no more"
     line += advice.aside
 
-    def planned(work: Workload) -> Plan:
+    def planned(work: Workload) -> rarer_rounds.Planned | None:
         if len(plan.fleet.nodes) <= EXHAUSTIVE_NODES:
-            return make_plan(plan.fleet, plan.costs, work, **_asked_of(plan))  # type: ignore[arg-type]
+            whole = make_plan(plan.fleet, plan.costs, work, **_asked_of(plan))  # type: ignore[arg-type]
+            return whole.clusters, whole.predicted
         made = planned_anew(plan.clusters, plan.fleet, plan.costs, work, *of_plan)
-        if made is None:
-            return plan
-        return replace(plan, clusters=made.clusters, rings=made.rings, predicted=made.forecast.prediction)
+        return None if made is None else (made.clusters, made.forecast.prediction)
 
     line += rarer_rounds.said(plan, planned, most_round)
     if lean_optimizer.may_gain(plan):

@@ -100,9 +100,7 @@ def legend(plan: Plan) -> str:
     """Returns what the columns of a cluster's table mean."""
     recomputes = any(stage.recomputes for cluster in plan.clusters for stage in cluster.stages)
     twice = f". {TWICE_FORWARD}" if recomputes else ""
-    if len(plan.clusters) > 1:
-        return LEGEND.format(", averaging included") + twice
-    return LEGEND.format("") + twice
+    return LEGEND.format(", averaging included" if len(plan.clusters) > 1 else "") + twice
 
 
 def _show_summary(plan: Plan, console: Console) -> None:

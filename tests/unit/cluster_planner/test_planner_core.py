@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from cluster_planner.inputs.constraints import UNCONSTRAINED, Constraints, Pin
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.planner import make_plan
@@ -12,10 +13,18 @@ from cluster_planner.search.fleet_parts import MOST_IN_PARTS
 from cluster_planner.search.large_fleets import LARGEST
 from cluster_planner.search.steps import Step
 
+PINNED = Constraints(pins=(Pin("n0", stage=0),), forbid=(("n0", "n1"),))
+
 
 @pytest.mark.timeout(900)  # some minutes on a slow and busy machine
+@pytest.mark.parametrize(
+    "constraints", [UNCONSTRAINED, Constraints(pins=(Pin("n0", stage=0),), forbid=(("n0", "n1"),))]
+)
 def test_a_few_of_many_nodes_are_found_that_are_worth_more_than_what_blocks_give(
-    make_node: Callable[..., Node], make_model: Callable[..., ModelCosts], make_workload: Callable[..., Workload]
+    constraints: Constraints,
+    make_node: Callable[..., Node],
+    make_model: Callable[..., ModelCosts],
+    make_workload: Callable[..., Workload],
 ) -> None:
     random, steps = np.random.default_rng(0), list[Step]()
     nodes = tuple(
@@ -29,7 +38,8 @@ def test_a_few_of_many_nodes_are_found_that_are_worth_more_than_what_blocks_give
         for i in range(LARGEST + 1)
     )
     costs, work = make_model(4, flops=2e7, parameter_bytes=700_000), make_workload(average_every=512)
-    plan = make_plan(Fleet(nodes), costs, work, job={}, job_file="job.yaml", progress=steps.append)
+    fleet = Fleet(nodes, constraints=constraints)
+    plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml", progress=steps.append)
     [core] = [step for step in steps if step.phase == "core"]
     assert core.words.startswith(f"of {MOST_IN_PARTS} nodes: ")
     assert core.gained > 0.05 * (core.objective - core.gained)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.advice.rarer_rounds import idle_nodes, said
+from cluster_planner.advice.rarer_rounds import Planned, idle_nodes, said
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.plan import Plan
@@ -61,16 +61,17 @@ def test_no_round_is_advised_that_training_is_too_short_for(starved: Plan) -> No
 def test_one_planning_says_that_rounds_are_not_the_cause(starved: Plan) -> None:
     tried: list[int] = []
 
-    def no_better(work: Workload) -> Plan:
+    def no_better(work: Workload) -> Planned:
         tried.append(work.average_every)
-        return starved
+        return starved.clusters, starved.predicted
 
     assert said(starved, no_better) == ""
     assert len(tried) == 1
+    assert said(starved, lambda _: None) == "", "no plan was found"
 
 
 def test_nothing_is_planned_where_all_nodes_train(starved: Plan) -> None:
-    def never(_: Workload) -> Plan:
+    def never(_: Workload) -> Planned:
         raise AssertionError("it planned")
 
     assert said(replace(starved, spares=()), never) == ""

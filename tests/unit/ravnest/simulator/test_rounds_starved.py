@@ -144,9 +144,7 @@ def test_starved_averaging_is_predicted(
 def test_a_ring_over_slow_links_gets_no_further_than_a_link_that_a_pipeline_fills(
     stages: tuple[int, ...], max_lag: int
 ) -> None:
-    """While the last cluster trains, its first stage's uplink has no room for the ring. Without that 1.31 times as much
-    is promised.
-    """
+    """While the last cluster trains, its first stage's uplink has no room for the ring."""
     given = (1, stages, 40.0, 8_192)
     plan, forecast = plan_of(*given, max_lag=max_lag, boundary_bytes=20_000, link_bytes_per_s=4e5)
     simulated = simulate(plan, samples=20 * 8_192)
