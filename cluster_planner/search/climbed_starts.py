@@ -38,7 +38,7 @@ FULL, SEEDS = 20, 10_000
 CLIMBED = 2
 """The number of starts in larger fleets, and in parts of fleets."""
 
-LOOKED_AT, NEAR, STARVES = 8, 0.7, 1.08
+LOOKED_AT, NEAR, STARVES = 8, 0.7, 1.04
 """In fleets of up to LARGEST nodes rounds starve where one of the best LOOKED_AT starts, if it is worth NEAR of the
 best of them, would be worth STARVES times as much if nothing were averaged. It tells little there where a plan begins,
 and plans gain for longer.

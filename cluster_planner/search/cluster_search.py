@@ -64,7 +64,7 @@ fastest, and the same of memory.
 FEW_CLUSTERS, FEW_OF_PARTS, FEW_TIMES_NODES = 5, 4, 400
 """So many and fewer are worked out in any case, but FEW_TIMES_NODES / nodes at most: they are estimated far too low."""
 
-GLIMPSED, GLIMPSES, PARTS_SEARCHED, NEARLY = 6, 60, 2, 0.8
+GLIMPSED, GLIMPSES, PARTS_SEARCHED, NEARLY = 12, 60, 6, 0.8
 """From the starts of so many parts hill climbing tries so many changes, and so many of these parts are searched. In
 larger fleets the best CLIMBED are, where they have up to FEW_NODES nodes and a start worth NEARLY as much as the best
 plan, this part of it.

@@ -5,8 +5,8 @@ leaves, other cuts and fewer nodes may be worth more. What the pipelines of the 
 averaged bounds what can be gained: where the best plan is worth that, nothing is climbed. In: a search's problem. Out:
 clusters.
 
-From the best of what this finds climbing goes on until little gains, and small moves follow (small_moves.py): a few
-dozen changes from each division miss a better order, and plans of fewer nodes, where rounds starve.
+From the best of what this finds climbing goes on until little gains, and small moves follow (small_moves.py): a
+hundred changes from each division miss a better order, and plans of fewer nodes, where rounds starve.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from cluster_planner.search.search_context import SearchProblem
 from cluster_planner.search.small_moves import with_small_moves
 from cluster_planner.search.whole_plans import GAIN, Clusters, WholePlans
 
-TRIES = 30
+TRIES = 100
 """The number of changes that are tried from each division."""
 
 HOPEFUL = 0.8

@@ -26,8 +26,13 @@ from cluster_planner.pipeline.best_pipeline import Pipeline, timed
 from cluster_planner.pipeline.memory_fit import recomputing
 from cluster_planner.predict.plan_worths import PlanWorths
 
-MOST_PREDICTED = 4000
+MOST_PREDICTED = 300_000
 """Plans predicted for one fleet, at most; beyond, the answer is not the proven best."""
+
+LOOSE = 0.9
+"""A plan is predicted to the end where it may be worth more than this part of the best: short of that, `PlanWorths.of`
+takes a plan for a worse one that is worth up to 4 % more.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ def best_of_all(fleet: Fleet, costs: ModelCosts, work: Workload, least: int, kno
                 looked += 1
                 if looked > MOST_PREDICTED:
                     return Best(best, proven=False, predicted=looked)
-                best = max(best, worths.of([Cluster("", one.window, one.stages) for one in chosen]))
+                clusters = [Cluster("", one.window, one.stages) for one in chosen]
+                best = max(best, worths.of(clusters, above=LOOSE * best))
     return Best(best, proven=True, predicted=looked)
 
 

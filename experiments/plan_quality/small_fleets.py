@@ -32,10 +32,6 @@ HARD = {
     "rounds that starve": starving_case,
     "recomputing in tight memory": recomputing_case,
 }
-STARVING_NODES = 5
-"""Cases that starve have this many nodes at most: what pipelines are worth says little of a plan there, so that plans
-are compared by the thousand, which takes minutes from 6 nodes on.
-"""
 
 
 def hard_kind(seed: int) -> str:
@@ -45,8 +41,7 @@ def hard_kind(seed: int) -> str:
 
 def hard_case(seed: int, most_nodes: int = 7) -> Case:
     """These hard cases in turn."""
-    case = HARD[hard_kind(seed)]
-    return case(seed // len(HARD), min(most_nodes, STARVING_NODES) if case is starving_case else most_nodes)
+    return HARD[hard_kind(seed)](seed // len(HARD), most_nodes)
 
 
 def _tight(fleet: Fleet, work: Workload) -> Fleet:
