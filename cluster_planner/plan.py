@@ -114,7 +114,8 @@ class ClusterPrediction:
 @dataclass(frozen=True)
 class Prediction:
     """What the fleet is expected to do. `averaging_s`: how long one round's averaging takes on links it has
-    to itself.
+    to itself. `loaded_averaging_s`: the same from its opening to its commit while pipelines train on these links; None
+    in plans of earlier versions.
 
     `objective` is Σ samples/s of a cluster × how much its samples count; `efficiency` is objective /
     samples_per_s. `best_possible`: no plan's objective could be above it (upper_bound.py); None where nobody has
@@ -129,6 +130,7 @@ class Prediction:
     advice: str
     clusters: tuple[ClusterPrediction, ...]
     best_possible: float | None = None
+    loaded_averaging_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

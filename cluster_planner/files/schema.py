@@ -235,6 +235,7 @@ class PredictionEntry(Strict):
     advice: str
     clusters: list[ClusterPredictionEntry]
     best_possible: Positive | None = None
+    loaded_averaging_s: AtLeastZero | None = None
 
 
 class UnitEntry(Strict):

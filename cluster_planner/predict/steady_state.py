@@ -233,8 +233,7 @@ class PipelineArrays:
         opened_s = work.round_samples(len(periods)) / float(rate.sum())
         links = self._round_links(periods)
         sending_s = max(alone.sending_s, float(links.round_s.max()))
-        stages = np.diff(self.first, append=len(self.host))
-        delays_s = np.where(stages > 1, self.round_trip_s / 2, 0.0)
+        delays_s = self._delays_s()
         near_s = float((updates_s + delays_s).max())
         late = (links.round_s > 0) & (links.round_s / links.left + alone.committed_s > opened_s - near_s)
         filled_s = opened_s * (1 - links.left)
@@ -257,6 +256,22 @@ class PipelineArrays:
         each = sorted(zip(updates_s.tolist(), delays_s.tolist(), links.filled(sending_s), strict=True))
         made = walked_samples_per_s(tuple(ClusterTimes(*one) for one in each), rules)
         return 0.0 if made is None else rules.round_samples / made
+
+    def loaded_s(self, work: Workload, alone: RoundTimes, pace: Pace) -> float:
+        """Return how long a round takes from its opening to its commit while pipelines train: each cluster ends its
+        update, and then links carry the round at the rate that pipelines leave. Where clusters wait for rounds, these
+        take as long as they are apart, at the least, which is what is returned.
+        """
+        if pace.waits:
+            return pace.interval_s
+        periods, clusters = self.periods_s(work), len(self.first)
+        joined_s = float((work.update_every * periods * clusters / (clusters + 1) + self._delays_s()).max())
+        links = self._round_links(periods)
+        return joined_s + alone.takes_s(max(alone.sending_s, float((links.round_s / links.left).max())))
+
+    def _delays_s(self) -> Floats:
+        """Return by how much later each cluster's first stage ends an update than its last one."""
+        return np.where(np.diff(self.first, append=len(self.host)) > 1, self.round_trip_s / 2, 0.0)
 
     def _round_links(self, periods_s: Floats) -> "_RoundLinks":
         """Return what a round takes of the uplinks and downlinks of stages while the pipelines have these periods."""

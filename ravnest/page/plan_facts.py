@@ -89,6 +89,7 @@ def predictions_of(plan: Plan) -> dict[str, object]:
             "worth": predicted.objective,
             "best_worth": predicted.best_possible,
             "averaging_s": predicted.averaging_s,
+            "loaded_averaging_s": predicted.loaded_averaging_s,
             "bottleneck": predicted.bottleneck,
             "advice": predicted.advice,
         },

@@ -325,6 +325,15 @@ def _bound(objective: float, best_possible: float) -> str:
     return f"{words}: with {format_rate(objective)} this one reaches {reached:.0%} of that{loose}"
 
 
+def _averaging(plan: Plan) -> str:
+    """Return in words how long a round takes, and how far apart rounds are."""
+    predicted, round_samples = plan.predicted, plan.workload.round_samples(len(plan.clusters))
+    idle, of = duration(predicted.averaging_s), f"a round of {round(round_samples):,} samples"
+    loaded = "" if (seconds := predicted.loaded_averaging_s) is None else f"{duration(seconds)} in training, "
+    every = duration(round_samples / predicted.samples_per_s)
+    return f"{of}: {loaded}{idle} on idle links; one every {every}"
+
+
 def _fleet_table(plan: Plan) -> Table:
     predicted = plan.predicted
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -335,12 +344,7 @@ def _fleet_table(plan: Plan) -> Table:
     if predicted.best_possible is not None:
         table.add_row("bound", _bound(predicted.objective, predicted.best_possible))
     if len(plan.clusters) > 1:
-        round_samples = plan.workload.round_samples(len(plan.clusters))
-        round_words = (
-            f"{duration(predicted.averaging_s)} a round of {round(round_samples):,} samples on idle links;"
-            f" one every {duration(round_samples / predicted.samples_per_s)} in training"
-        )
-        table.add_row("averaging", round_words)
+        table.add_row("averaging", _averaging(plan))
     table.add_row("bottleneck", escape(predicted.bottleneck))
     table.add_row("advice", escape(predicted.advice))
     return table

@@ -95,8 +95,8 @@ def _clusters(rehearsal: Rehearsal) -> Group:
         table.add_row("fleet", f"[bold]{_pair(rehearsal.samples_per_s, format_rate)}[/bold]", "", "", "")
         averaging = _pair(rehearsal.averaging_s, duration)
         words = (
-            f"a round of averaging: {averaging} (predicted on idle links; achieved from opening to commit, with the"
-            f" wait for each cluster's next update). Staleness: mean, and the most of {rehearsal.staleness_bound}"
+            f"a round of averaging: {averaging} (from opening to commit, with the wait for each cluster's next update)."
+            f" Staleness: mean, and the most of {rehearsal.staleness_bound}"
             " allowed."
         )
     else:
