@@ -124,15 +124,16 @@ def predict(
         most, words = max(stage.occupancy_s for stage in predicted), own_words[-1] if waits is None else waits[1]
         predictions.append(ClusterPrediction(rate, most, pipe.round_trip_s, words, predicted))
     worth = worth_of(fleet, work, clusters, rates)
-    slowest = max(range(len(rates)), key=lambda i: predictions[i].bottleneck_s)
-    of = clusters[slowest].name
+    # What limits the cluster that makes most counts for most.
+    most_made = max(range(len(rates)), key=lambda i: rates[i])
+    of = clusters[most_made].name
     return Forecast(
         Prediction(
             samples_per_s=total,
             averaging_s=averaging_s,
             objective=worth,
             efficiency=worth / total,
-            bottleneck=f"{of}: {own_words[slowest]}" if waits is None else f"every cluster {waits[1]}",
+            bottleneck=f"{of}: {own_words[most_made]}" if waits is None else f"every cluster {waits[1]}",
             advice="",
             clusters=tuple(predictions),
             loaded_averaging_s=loaded_s,
