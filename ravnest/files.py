@@ -110,12 +110,16 @@ def fleet_of(given: Fleet | StrPath, warn: Tell | None) -> tuple[Fleet, Path | N
 
 
 def plan_of(given: Plan | StrPath, warn: Tell | None) -> tuple[Plan, Path | None]:
-    """Returns the plan, and the file that it was read from; None where it was given as an object."""
-    from cluster_planner import Plan
+    """Returns the plan, and the file that it was read from; None where it was given as an object.
+
+    Raises InvalidInput where the plan cannot run, as of the file.
+    """
+    from cluster_planner import Plan, validate
 
     if isinstance(given, str | os.PathLike):
         return read_plan(given, warn)[0], Path(given)
     _refuse_unless(given, Plan, "plan", "plan.yaml")
+    validate(given)
     return given, None
 
 

@@ -32,8 +32,7 @@ NO_CONSTRAINTS = ConstraintCosts()
 
 COMPARED = (
     "Each by itself, with the same clusters, or, without a constraint, planned anew; now {} samples/s, worth {}. Gains"
-    " are of what the plan is worth, since hours change no samples/s, and rarer averaging and staleness make them count"
-    " less."
+    " are of what the plan is worth: less than its samples/s for staleness, rarer averaging and absence."
 )
 NOTHING = (
     "With the same cuts, no single change of a machine, a link, memory, hours or what clusters wait for would gain 1%."

@@ -109,5 +109,5 @@ class Steps:
         with self._lock:
             if done and self._current is not None:
                 took_s = self._clock() - self._since_s
-                self._console.print(f"[dim]{self._current}: {took_s:.1f} s[/dim]", highlight=False)
+                self._console.print(f"[dim]{self._current}: {duration(took_s)}[/dim]", highlight=False)
             self._current = None

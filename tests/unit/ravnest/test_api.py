@@ -129,6 +129,13 @@ def test_simulate_takes_a_plan_or_its_file_and_gives_the_same(plan_file: Path) -
     assert simulated.too_short is not None
 
 
+def test_a_plan_that_breaks_the_rules_is_refused_as_its_file_is(plan_file: Path) -> None:
+    plan = ravnest.load_plan(plan_file)
+    comer = replace(plan.fleet.nodes[0], name="comer")
+    neither = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes, comer)))
+    assert refused(ravnest.simulate, neither, samples=600).key == "nodes[6].name"
+
+
 def test_simulate_says_what_of_the_scenario_came_too_late(plan_file: Path) -> None:
     scenario = ravnest.Scenario(stalls=(ravnest.Stall("n1", 50000.0, 30.0),))
     assert ravnest.simulate(plan_file, samples=600, scenario=scenario).unreached == ("stalls[0] (n1 at 50000 s)",)
