@@ -28,12 +28,15 @@ from cluster_planner.search.whole_plans import Clusters, WholePlans
 OF_EACH, OF_EACH_OF_MANY = 4, 3
 """So many starts of each number of clusters are kept, each worth something else, and climbed from in larger fleets."""
 
-STAGES = ((16, 150), (5, 400), (2, 800))
-"""In fleets of up to MOST_IN_PARTS nodes: how many starts go on, and from each short runs until so many changes have
-gained nothing; in fleets of fewer than FULL nodes, which have fewer plans near to one, as many fewer. SEEDS separates
-the draws of one stage from those of the next.
+STAGES = ((16, 4, 60), (5, 1, 200), (2, 1, 400))
+"""In fleets of up to MOST_IN_PARTS nodes: how many starts go on, how often each, with other draws, and each time short
+runs until so many changes have gained nothing; in fleets of fewer than FULL nodes, which have fewer plans near to one,
+as many fewer. What comes of one start differs as much as what comes of two.
 """
-FULL, SEEDS = 20, 10_000
+FULL, SEEDS, AGAIN_SEEDS = 20, 10_000, 1_000
+"""SEEDS separates the draws of one stage from those of the next, AGAIN_SEEDS those of one climb from those of another
+from the same start.
+"""
 
 CLIMBED = 2
 """The number of starts in larger fleets, and in parts of fleets."""
@@ -113,7 +116,9 @@ def climbed(
     count, climber = len(problem.able), plans_of(problem.able)
     if count <= MOST_IN_PARTS and not is_part:
         tries, fewer = TRIES, min(1.0, count / FULL)
-        best = climbed_in_stages(problem, plans_of, starts, [(some, idle * fewer) for some, idle in STAGES])
+        best = climbed_in_stages(
+            problem, plans_of, starts, [(some, times, idle * fewer) for some, times, idle in STAGES]
+        )
     else:
         many = TRIES_IN_BLOCKS if count > LARGEST else min(TRIES_PER_NODE * count, TRIES_TIMES_NODES // count)
         tries = (TRIES if count <= MOST_IN_PARTS else many) // (4 if is_part else 1)
@@ -134,20 +139,22 @@ def climbed(
 
 
 def climbed_in_stages(
-    problem: SearchProblem, plans_of: PlansOf, starts: Starts, stages: Sequence[tuple[int, float]]
+    problem: SearchProblem, plans_of: PlansOf, starts: Starts, stages: Sequence[tuple[int, int, float]]
 ) -> Clusters:
     """Return the best clusters that hill climbing finds from the best starts; none where there is no start.
 
-    `stages`: how many go on, the best first and each worth something else, and from each short runs until so many
-    changes have gained nothing. From the second stage on these first try the nodes only that one of those plans runs.
+    `stages`: how many go on, the best first and each worth something else, how often each, and each time short runs
+    until so many changes have gained nothing. From the second stage on these first try the nodes only that one of those
+    plans runs.
     """
     left = starts.best(stages[0][0])
-    for stage, (some, idle_most) in enumerate(stages):
+    for stage, (some, times, idle_most) in enumerate(stages):
         left, seed = left[:some], problem.seed + stage * SEEDS
         if stage > 0:
             nodes = run_by(problem, [cluster for start in left for cluster in start.clusters])
             left = [start._replace(nodes=nodes) for start in left]
-        found = [_until_idle(problem, plans_of, start, idle_most, seed) for start in left]
+        seeds = [seed + again * AGAIN_SEEDS for again in range(times)]
+        found = [_until_idle(problem, plans_of, start, idle_most, one) for start in left for one in seeds]
         found.sort(key=lambda start: start.worth)
         left = list({about(start.worth): start for start in found}.values())[::-1]
     return left[0].clusters if left else ()

@@ -26,8 +26,9 @@ TRIES = 100
 HOPEFUL = 0.8
 """Climbing begins at divisions that are worth this part of the best plan while nothing is averaged, or more."""
 
-STAGES = ((16, 50), (5, 150), (2, 400))
-"""How many of the best plans go on, and from each short runs until so many changes have gained nothing."""
+STAGES = ((16, 1, 50), (5, 1, 150), (2, 1, 400))
+"""How many of the best plans go on, how often each, and each time short runs until so many changes have gained nothing.
+"""
 
 MOVES = 1600
 """At last so many small moves are tried, at most."""
