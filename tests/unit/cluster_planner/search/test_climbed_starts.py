@@ -126,7 +126,7 @@ def test_a_start_that_is_worth_least_may_climb_furthest(given: Callable[..., Giv
     seeds = [seed for clusters, seed in asked if clusters == good.clusters]
     last, fewer = [seed for seed in seeds if seed // SEEDS == len(STAGES) - 1], len(problem.able) / FULL
     assert len(last) * TRIES >= STAGES[-1][2] * fewer, "the best goes on for longest"
-    assert len(last) * TRIES < STAGES[-1][2], "of few nodes for less long than of many"
+    assert len(last) * TRIES < 2 * STAGES[-1][2], "of few nodes for less long than of many"
     assert {seed // SEEDS for seed in seeds} == set(range(len(STAGES))), "each stage draws something else"
     from_poor = {seed for clusters, seed in asked if clusters == poor.clusters}
     assert len(from_poor) == STAGES[0][1], "a start is climbed from several times, with other draws"
