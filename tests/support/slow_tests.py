@@ -69,6 +69,7 @@ SLOW = {
     "test_a_pipeline_learns_from_drawn_samples_what_a_plain_loop_learns",
     "test_a_pipeline_without_flushes_is_training_with_exactly_the_staleness_that_it_reports",
     "test_a_plan_can_be_explained",
+    "test_a_plan_far_from_what_divisions_begin_with_is_found",
     "test_a_plan_whose_job_was_edited_is_refused",
     "test_a_replaced_parameter_is_used_at_once_and_old_graphs_keep_the_old_one",
     "test_a_resume_with_other_data_of_the_same_length_is_refused_unless_told_otherwise",
