@@ -79,6 +79,7 @@ from cluster_planner.plan import (
     Stage,
     StagePrediction,
     common_refinement,
+    require_memory,
     validate,
 )
 from cluster_planner.planner import (
@@ -149,6 +150,7 @@ __all__ = [  # noqa: RUF022 - grouped by what they are for
     "StagePrediction",
     "common_refinement",
     "make_rings",
+    "require_memory",
     "ring_traffic",
     "starved_by_data",
     "validate",

@@ -115,7 +115,7 @@ class ClusterPrediction:
 class Prediction:
     """What the fleet is expected to do. `averaging_s`: how long one round's averaging takes on links it has
     to itself. `loaded_averaging_s`: the same from its opening to its commit while pipelines train on these links; None
-    in plans of earlier versions.
+    where clusters wait for rounds, and in plans of earlier versions.
 
     `objective` is Σ samples/s of a cluster × how much its samples count; `efficiency` is objective /
     samples_per_s. `best_possible`: no plan's objective could be above it (upper_bound.py); None where nobody has

@@ -114,12 +114,13 @@ def plan_of(given: Plan | StrPath, warn: Tell | None) -> tuple[Plan, Path | None
 
     Raises InvalidInput where the plan cannot run, as of the file.
     """
-    from cluster_planner import Plan, validate
+    from cluster_planner import Plan, require_memory, validate
 
     if isinstance(given, str | os.PathLike):
         return read_plan(given, warn)[0], Path(given)
     _refuse_unless(given, Plan, "plan", "plan.yaml")
     validate(given)
+    require_memory(given)
     return given, None
 
 

@@ -125,18 +125,22 @@ def _by_itself(spans: SpanCosts, node: Node) -> SingleNodePlan | None:
 
 
 def predicted_again(plan: Plan) -> Plan:
-    """Return the plan, with the figures of the plan as it stands; the same object where they are what it says."""
+    """Return the plan, with the figures of the plan as it stands; the same object where they are what it says. A plan
+    of an earlier version is given the figures that it had not.
+    """
     spans = SpanCosts(plan.costs, plan.workload)
     made = predict(plan.fleet, spans, plan.clusters, plan.rings, plan.spares).prediction
     if _agree(plan.predicted, made):
-        return plan
+        if plan.predicted.loaded_averaging_s is not None or made.loaded_averaging_s is None:
+            return plan
+        return replace(plan, predicted=replace(plan.predicted, loaded_averaging_s=made.loaded_averaging_s))
     kept = {"advice": plan.predicted.advice, "best_possible": plan.predicted.best_possible}
     return replace(plan, predicted=replace(made, **kept))  # type: ignore[arg-type]
 
 
 def outdated(plan: Plan, again: Plan) -> str | None:
     """Return what to tell of a plan whose figures `again` has as they are now, or None where they are the same."""
-    if again is plan:
+    if again is plan or _agree(plan.predicted, again.predicted):
         return None
     before, now = plan.predicted.samples_per_s, again.predicted.samples_per_s
     words = "figures under predicted are not of the plan as it stands (edited since, or made by another version)"

@@ -124,8 +124,8 @@ def predict(
         most, words = max(stage.occupancy_s for stage in predicted), own_words[-1] if waits is None else waits[1]
         predictions.append(ClusterPrediction(rate, most, pipe.round_trip_s, words, predicted))
     worth = worth_of(fleet, work, clusters, rates)
-    # What limits the cluster that makes most counts for most.
-    most_made = max(range(len(rates)), key=lambda i: rates[i])
+    # What limits the cluster that makes most, as it counts, counts for most.
+    most_made = max(range(len(rates)), key=lambda i: value_of(fleet, work, clusters[i], rates[i]))
     of = clusters[most_made].name
     return Forecast(
         Prediction(

@@ -257,13 +257,13 @@ class PipelineArrays:
         made = walked_samples_per_s(tuple(ClusterTimes(*one) for one in each), rules)
         return 0.0 if made is None else rules.round_samples / made
 
-    def loaded_s(self, work: Workload, alone: RoundTimes, pace: Pace) -> float:
+    def loaded_s(self, work: Workload, alone: RoundTimes, pace: Pace) -> float | None:
         """Return how long a round takes from its opening to its commit while pipelines train: each cluster ends its
-        update, and then links carry the round at the rate that pipelines leave. Where clusters wait for rounds, these
-        take as long as they are apart, at the least, which is what is returned.
+        update, and then links carry the round at the rate that pipelines leave. None where clusters wait for rounds:
+        these are opened before the ones ahead of them are through.
         """
         if pace.waits:
-            return pace.interval_s
+            return None
         periods, clusters = self.periods_s(work), len(self.first)
         joined_s = float((work.update_every * periods * clusters / (clusters + 1) + self._delays_s()).max())
         links = self._round_links(periods)

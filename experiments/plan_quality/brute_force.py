@@ -64,8 +64,8 @@ def best_of_all(fleet: Fleet, costs: ModelCosts, work: Workload, least: int, kno
                 looked += 1
                 if looked > MOST_PREDICTED:
                     return Best(best, proven=False, predicted=looked)
-                clusters = [Cluster("", one.window, one.stages) for one in chosen]
-                best = max(best, worths.of(clusters, above=LOOSE * best))
+                plan = [Cluster("", one.window, one.stages) for one in chosen]
+                best = max(best, worths.of(plan, above=LOOSE * best))
     return Best(best, proven=True, predicted=looked)
 
 

@@ -24,6 +24,8 @@ SMALLER = (8, 16, 32)
 ALLOWED_S = {64: 10.0, 100: 15.0, 1000: 15.0, 10_000: 180.0}
 """Seconds of one core in which fleets of so many nodes are to be planned."""
 
+BEST = "the optimum, or the best plan that was seen"
+
 HARD_S = 3600.0
 """Hard cases are begun only within these seconds of processor time: where rounds starve, what pipelines are worth says
 little of a plan, so that plans of 6 and 7 nodes are compared by the hundred thousand, which takes minutes.
@@ -79,9 +81,7 @@ def _against_all(
         share = predicted.objective / best.objective
         said = f"{share:.4f} of the {'optimum' if best.proven else 'best that was seen'}, {best.predicted} plans"
         print(f"{name}: seed {seed}, {len(fleet.nodes)} nodes: {said}; {spent_s:.0f} s", file=sys.stderr, flush=True)
-        if not best.proven:
-            unproven += 1
-            continue
+        unproven += not best.proven
         same.append(share)
         assert predicted.best_possible is not None
         bounds.append(best.objective / predicted.best_possible)
@@ -91,14 +91,14 @@ def _against_all(
         name=name,
         title=title,
         claims=[
-            Claim("mean", "objective over the optimum, on average", "≥ 0.97", f"{mean:.4f}", mean >= 0.97),
+            Claim("mean", f"objective over {BEST}, on average", "≥ 0.97", f"{mean:.4f}", mean >= 0.97),
             *_worst(found),
             Claim(
                 "proven",
                 "fleets that can hold their model, and whose optimum is known",
                 "≥ 95 % of them",
-                f"{len(ratios)} of {cases - infeasible}",
-                len(ratios) >= 0.95 * (cases - infeasible),
+                f"{len(ratios) - unproven} of {cases - infeasible}",
+                len(ratios) - unproven >= 0.95 * (cases - infeasible),
             ),
             Claim(
                 "bound", "no optimum is above the plan's bound", "≤ 1", f"{max(bounds):.3f}", max(bounds) <= 1 + 1e-9
@@ -107,7 +107,7 @@ def _against_all(
         tables=[
             Table(
                 "By number of nodes",
-                ["fleets of", "nodes", "fleets", "mean", "worst", "optimal"],
+                ["fleets of", "nodes", "fleets", "mean", "worst", "none better"],
                 [
                     [*like, len(same), sum(same) / len(same), min(same), sum(one > 1 - 1e-6 for one in same)]
                     for like, same in sorted(found.items())
@@ -129,7 +129,7 @@ def _against_all(
         ],
         notes=[
             f"{len(ratios)} of {cases} seeds: {infeasible} fleets cannot hold their model, and for {unproven} too many "
-            "plans were left that might have been better, so the optimum is not known.",
+            "plans were left that might have been better, so that the best that was seen counts.",
             *([] if cases == most_cases else [f"Then {most_s:g} s were spent, and {most_cases - cases} were left."]),
             _spent(began_s),
         ],
@@ -142,7 +142,7 @@ def _worst(found: Mapping[tuple[str, int], Sequence[float]]) -> Iterator[Claim]:
     for kind in kinds:
         least = min(share for (one, _), same in found.items() if one == kind for share in same)
         name = "worst" if len(kinds) == 1 else f"worst: {kind}"
-        yield Claim(name, "objective over the optimum, at worst", "≥ 0.90", f"{least:.4f}", least >= 0.90)
+        yield Claim(name, f"objective over {BEST}, at worst", "≥ 0.90", f"{least:.4f}", least >= 0.90)
 
 
 def baselines(regions: Path | None, *, quick: bool) -> Part:

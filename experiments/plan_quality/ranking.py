@@ -29,7 +29,9 @@ from experiments.plan_quality.published_worlds import published_worlds
 
 WORLDS = ("spot", "universities", "regional", "worldwide")
 PLANS = 40
-GROUPED = 40
+SIMULATED = 10
+"""So many of the plans of a world are simulated."""
+GROUPED = 16
 """So many groupings of a world are worked out."""
 MOST_CLUSTERS = 8
 FED_EVERY = 32_768
@@ -132,7 +134,7 @@ def groupings(site: Site, plans: int, seed: int) -> float:
 def measure(*, quick: bool) -> Part:
     """The worlds with rounds of 488 samples and the smaller model; with `quick` one of them, and few plans."""
     began_s = time.process_time()
-    plans, simulations, grouped = (8, 0, 4) if quick else (PLANS, PLANS, GROUPED)
+    plans, simulations, grouped = (8, 0, 4) if quick else (PLANS, SIMULATED, GROUPED)
     rows: list[list[str | int | float | None]] = []
     for world in WORLDS[-1:] if quick else WORLDS:
         fleet, costs = published_worlds()[world], models()["1.3B"]

@@ -209,7 +209,6 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
     most = max(late.values(), default=None)
     behind = tuple(stage for stage, share in late.items() if share > MOST_LATE)
     several, predicted = len(clusters) > 1, plan.predicted
-    loaded_s = predicted.averaging_s if predicted.loaded_averaging_s is None else predicted.loaded_averaging_s
     suggested = slower(speed, most) if most is not None and behind else None
     return Rehearsal(
         speed=speed,
@@ -219,7 +218,7 @@ def compare(plan: Plan, result: RunResult, speed: float) -> Rehearsal:
         suggested_speed=suggested if suggested is not None and suggested >= LEAST_SPEED else None,
         samples_per_s=Compared(predicted.samples_per_s, sum(known) if len(known) == len(clusters) else None),
         averaging_s=Compared(
-            loaded_s if several else None,
+            predicted.loaded_averaging_s if several else None,
             result.averaging_s * speed if several and result.averaging_s is not None else None,
         ),
         rounds=result.rounds,

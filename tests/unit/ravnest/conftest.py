@@ -81,6 +81,7 @@ def plan() -> Plan:
         predicted=Prediction(
             samples_per_s=160.0,
             averaging_s=0.5,
+            loaded_averaging_s=0.75,
             objective=152.0,
             efficiency=0.95,
             bottleneck="laptop computes",

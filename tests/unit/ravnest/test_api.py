@@ -134,6 +134,9 @@ def test_a_plan_that_breaks_the_rules_is_refused_as_its_file_is(plan_file: Path)
     comer = replace(plan.fleet.nodes[0], name="comer")
     neither = replace(plan, fleet=replace(plan.fleet, nodes=(*plan.fleet.nodes, comer)))
     assert refused(ravnest.simulate, neither, samples=600).key == "nodes[6].name"
+    small = replace(plan.fleet.nodes[0], memory_bytes=1000)
+    short = replace(plan, fleet=replace(plan.fleet, nodes=(small, *plan.fleet.nodes[1:])))
+    assert refused(ravnest.simulate, short, samples=600).key == f"nodes[{small.name}].memory_gb"
 
 
 def test_simulate_says_what_of_the_scenario_came_too_late(plan_file: Path) -> None:

@@ -3,13 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from cluster_planner.advice.plan_warnings import better_single_node, demands_beside
+from cluster_planner.advice.plan_warnings import better_single_node, demands_beside, outdated, predicted_again
 from cluster_planner.inputs.constraints import LAST, Constraints, Pin, hours_from
 from cluster_planner.inputs.fleet import Fleet, Node
 from cluster_planner.inputs.model_costs import ModelCosts, Workload
 from cluster_planner.inputs.spans import SpanCosts
 from cluster_planner.plan import Cluster, Plan, Stage
 from cluster_planner.planner import make_plan
+from tests.unit.ravnest.simulator.test_fleet import home_plan
 
 
 def planned(fleet: Fleet, costs: ModelCosts, work: Workload) -> Plan:
@@ -79,3 +80,12 @@ def test_what_keeps_a_node_from_being_the_whole_plan_is_what_was_demanded(
     assert under(Constraints(pins=(Pin("small", stage=0),))) == ["constraints.pin"]
     assert under(Constraints(pins=(Pin("big", stage=1),))) == ["constraints.pin"]
     assert under(Constraints(pins=(Pin("big", stage=LAST),))) == []
+
+
+def test_a_plan_of_an_earlier_version_is_given_what_it_lacks_and_is_not_called_outdated() -> None:
+    plan = predicted_again(home_plan())
+    assert plan.predicted.loaded_averaging_s is not None
+    old = replace(plan, predicted=replace(plan.predicted, loaded_averaging_s=None))
+    again = predicted_again(old)
+    assert again.predicted == plan.predicted
+    assert outdated(old, again) is None

@@ -62,7 +62,7 @@ def test_times_and_rates_are_the_plans_whatever_the_speed(plan: Plan, run: RunRe
     assert second.samples_per_s.achieved == pytest.approx(50.0)
     assert second.step_s.achieved == pytest.approx(0.080)
     assert rehearsal.samples_per_s.achieved == pytest.approx(150.0)
-    assert rehearsal.averaging_s.predicted == 0.5
+    assert rehearsal.averaging_s.predicted == 0.75
     assert rehearsal.averaging_s.achieved == pytest.approx(0.8)
 
 

@@ -156,23 +156,22 @@ def test_a_ring_over_slow_links_gets_no_further_than_a_link_that_a_pipeline_fill
     [
         ((4, 4), 200.0, BOUNDARY_BYTES, 1),
         ((2, 2, 2), 200.0, BOUNDARY_BYTES, 2),
-        ((2, 3, 2), 200.0, 10_000, 1),
-        ((2, 3, 2), 200.0, 20_000, 1),
+        ((2, 3, 2), 200.0, 2_500, 1),
+        ((2, 3, 2), 200.0, 3_000, 1),
     ],
 )
 def test_a_round_takes_longer_while_pipelines_train(
     stages: tuple[int, ...], up_mbit_s: float, boundary_bytes: int, max_lag: int
 ) -> None:
     """Clusters end their updates first, and links are busy."""
-    plan, forecast = plan_of(1, stages, up_mbit_s, 50_000, max_lag=max_lag, boundary_bytes=boundary_bytes)
-    simulated, predicted = simulate(plan, samples=600_000), forecast.prediction
+    plan, forecast = plan_of(1, stages, up_mbit_s, 30_000, max_lag=max_lag, boundary_bytes=boundary_bytes)
+    simulated, predicted = simulate(plan, samples=12 * 30_000), forecast.prediction
     assert predicted.loaded_averaging_s == pytest.approx(simulated.averaging_s, rel=0.25)
     assert predicted.averaging_s < (simulated.averaging_s or 0.0)
 
 
-def test_a_round_that_clusters_wait_for_takes_as_long_as_rounds_are_apart() -> None:
-    predicted = plan_of(1, (2, 2), 40.0, 2_048)[1].prediction
-    assert predicted.loaded_averaging_s == pytest.approx(2_048 / predicted.samples_per_s)
+def test_of_rounds_that_clusters_wait_for_nothing_is_promised_but_how_far_apart_they_are() -> None:
+    assert plan_of(1, (2, 2), 40.0, 2_048)[1].prediction.loaded_averaging_s is None
 
 
 @pytest.mark.parametrize(("seed", "max_lag"), [(1, 1), (2, 1), (2, 2)])

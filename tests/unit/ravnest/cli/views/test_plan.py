@@ -25,7 +25,7 @@ def test_a_person_reads_who_does_what_and_why(plan: Plan) -> None:
         "predicted   160 samples/s",
         "worth       152: its samples/s, less 5% that staleness and rarer averaging are assumed",
         "time on uplink and downlink, averaging included",
-        "a round of 512 samples: 500 ms on idle links",
+        "a round of 512 samples: 750 ms in training",
         "laptop computes",
         "a faster laptop would help most",
     ):
@@ -54,9 +54,9 @@ def test_a_round_is_told_with_the_samples_that_it_has(plan: Plan) -> None:
     short = replace(plan, workload=replace(plan.workload, average_every=1))
     least = round(short.workload.round_samples(len(plan.clusters)))
     assert least > 1
-    assert f"a round of {least} samples: 500 ms on idle links; one every " in shown(short)
-    loaded = replace(short, predicted=replace(short.predicted, loaded_averaging_s=0.75))
-    assert f"a round of {least} samples: 750 ms in training, 500 ms on idle links; one every " in shown(loaded)
+    assert f"a round of {least} samples: 750 ms in training, 500 ms on idle links; one every " in shown(short)
+    waits = replace(short, predicted=replace(short.predicted, loaded_averaging_s=None))
+    assert f"a round of {least} samples: 500 ms on idle links; one every " in shown(waits)
 
 
 def test_a_long_name_goes_on_in_the_next_line_and_cuts_no_column_off(plan: Plan) -> None:
