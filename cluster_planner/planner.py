@@ -23,7 +23,7 @@ from cluster_planner.advice.feasibility import (
     require_possible,
 )
 from cluster_planner.advice.job_changes import WORTHWHILE, Suggestion, most_of_a_round
-from cluster_planner.advice.single_changes import advise, most_promising
+from cluster_planner.advice.single_changes import advise, most_promising, with_bottleneck
 from cluster_planner.advice.spares import left_out, too_small
 from cluster_planner.advice.warm_spares import with_warm_spares
 from cluster_planner.errors import InvalidInput, NoFeasiblePlan
@@ -301,8 +301,7 @@ def _explained(
     advice = advise(fleet, spans, best.clusters, best.rings, best.forecast, most_round)
     bound = best_possible(fleet, spans, able, least)
     predicted = replace(best.forecast.prediction, advice=advice.line, best_possible=bound)
-    if advice.bottleneck is not None:
-        predicted = replace(predicted, bottleneck=advice.bottleneck)
+    predicted = with_bottleneck(predicted, best.forecast, advice.bottleneck)
     running = {stage.node for cluster in best.clusters for stage in cluster.stages}
     idle = tuple(fleet.names[i] for i in able if fleet.names[i] not in running)
     spares = (*left_out(fleet, spans, best.clusters, idle, least, useless), *too_small(fleet, memory_fit))

@@ -213,6 +213,19 @@ def advise(
     return Advice(f"{line}, and so does another {' or '.join(keys)}", aside=rest)
 
 
+def with_bottleneck(predicted: Prediction, forecast: Forecast, bottleneck: str | None) -> Prediction:
+    """Return the prediction of this forecast with what advice says of the fleet's bottleneck, if anything. Where that
+    is a machine or link of a cluster, although clusters wait for averaging now and then, each says what its own is.
+    """
+    if bottleneck is None:
+        return predicted
+    clusters = predicted.clusters
+    if not bottleneck.startswith(WAITING):
+        own = zip(clusters, forecast.own_words, strict=True)
+        clusters = tuple(replace(cluster, bottleneck=words) for cluster, words in own)
+    return replace(predicted, bottleneck=bottleneck, clusters=clusters)
+
+
 def _line(best: Suggestion, forecast: Forecast) -> str:
     now = forecast.prediction
     before, after = format_rate(now.samples_per_s), format_rate(best.samples_per_s)
@@ -286,9 +299,11 @@ def _averaging_changes(
     (a, of), (b, _) = max(hops, key=lambda hop: hops[hop])
     starved = next(limit.node for limit in forecast.limits if limit.kind == "averaging")
     where = next(index for name, index in at if name == starved)
-    little = "has too little room"
+    little, own = "has too little room", forecast.own_limits[where]
+    is_slow = own.kind == "compute" and own.node == starved
+    slow = f"{clusters[where].name}: {forecast.own_words[where]}" if is_slow else forecast.prediction.bottleneck
     return [
-        (*_faster(fleet, starved), forecast.prediction.bottleneck, where),
+        (*_faster(fleet, starved), slow, where),
         (*_faster_uplink(fleet, starved), f"{WAITING}, for which {starved}'s uplink {little}", where),
         (*_faster_downlink(fleet, starved), f"{WAITING}, for which {starved}'s downlink {little}", where),
         (*_faster_uplink(fleet, up[0]), f"{WAITING}, for which {up[0]}'s uplink {little}", up[1]),

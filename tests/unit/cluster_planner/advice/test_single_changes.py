@@ -15,6 +15,7 @@ from cluster_planner.advice.single_changes import (
     advise,
     more_memory,
     suggestions,
+    with_bottleneck,
     with_host,
     with_link,
     with_memory,
@@ -267,6 +268,12 @@ def test_a_faster_node_is_advised_although_clusters_wait_for_rounds(
     assert advice.line.startswith("doubling c's speed would raise the fleet")
     assert advice.bottleneck is not None
     assert advice.bottleneck.startswith("c1: c's speed: ")
+    told = with_bottleneck(forecast.prediction, forecast, advice.bottleneck)
+    assert told.bottleneck == advice.bottleneck
+    assert tuple(cluster.bottleneck for cluster in told.clusters) == forecast.own_words, "all speak with one voice"
+    waiting = with_bottleneck(forecast.prediction, forecast, forecast.prediction.bottleneck)
+    assert waiting == forecast.prediction or not waits
+    assert with_bottleneck(forecast.prediction, forecast, None) is forecast.prediction
 
 
 @pytest.mark.parametrize("seed", [*range(12), 35])
