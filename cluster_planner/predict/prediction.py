@@ -109,7 +109,7 @@ def predict(
     alone = times_of_rounds(exchanges)
     pace = stages.pace(work, alone, stages.walked_s(work, alone))
     averaging_s, latency_s = _round_s(stages, alone) if exchanges else (0.0, 0.0)
-    loaded_s = stages.loaded_s(work, alone, pace) if alone is not None and exchanges else 0.0
+    loaded_s = stages.loaded_s(work, alone, pace) if exchanges else 0.0
     occupied, periods, rates = stages.occupancy(), stages.periods_s(work).tolist(), pace.rates.tolist()
     total, unheld = sum(rates), sum(work.micro_batch / period for period in periods)
     waits = _waits(fleet, stages, pipes, exchanges, pace) if total < unheld * (1 - LEAST_WAIT) else None

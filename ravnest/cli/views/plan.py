@@ -21,6 +21,7 @@ from cluster_planner import (
     Cluster,
     ClusterPrediction,
     Plan,
+    Prediction,
     SingleNodePlan,
     SpanCosts,
     assumed_links,
@@ -326,12 +327,16 @@ def _bound(objective: float, best_possible: float) -> str:
 
 
 def _averaging(plan: Plan) -> str:
-    """Return in words how long a round takes, and how far apart rounds are."""
+    """Returns in words how long a round takes, and how far apart rounds are."""
     predicted, round_samples = plan.predicted, plan.workload.round_samples(len(plan.clusters))
-    idle, of = duration(predicted.averaging_s), f"a round of {round(round_samples):,} samples"
-    loaded = "" if (seconds := predicted.loaded_averaging_s) is None else f"{duration(seconds)} in training, "
     every = duration(round_samples / predicted.samples_per_s)
-    return f"{of}: {loaded}{idle} on idle links; one every {every}"
+    return f"a round of {round(round_samples):,} samples: {round_times(predicted)}; one every {every}"
+
+
+def round_times(predicted: Prediction) -> str:
+    """Returns in words how long a round is predicted to take in training, where that is known, and on idle links."""
+    loaded = "" if (seconds := predicted.loaded_averaging_s) is None else f"{duration(seconds)} in training, "
+    return f"{loaded}{duration(predicted.averaging_s)} on idle links"
 
 
 def _fleet_table(plan: Plan) -> Table:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster_planner import Plan, format_rate
+from ravnest.cli.views.plan import round_times
 from ravnest.cli.views.tables import legend, say
 from ravnest.formatting import duration, size
 from ravnest.pipeline.time_ledger import KIND_OF_COMPUTE
@@ -131,13 +132,11 @@ def _facts(result: SimulatedRun, plan: Plan) -> Table:
     table.add_row("staleness of gradients, in updates", shares)
     several = len(plan.clusters) > 1  # one averages with nobody: its rounds only commit
     if several and result.averaging_s is not None and result.longest_averaging_s is not None:
-        loaded_s = plan.predicted.loaded_averaging_s
-        planned = "" if loaded_s is None else f"{duration(loaded_s)}, and "
         table.add_row("rounds of averaging", f"{result.rounds}")
         table.add_row(
             "from opening to commit",
             f"{duration(result.averaging_s)}, at most {duration(result.longest_averaging_s)}"
-            f" (planned: {planned}{duration(plan.predicted.averaging_s)} on idle links)",
+            f" (planned: {round_times(plan.predicted)})",
         )
     averaged = f", {size(result.averaging_bytes)} by averaging" if several else ""
     table.add_row("sent", f"{size(result.pipeline_bytes)} by pipelines{averaged}")

@@ -63,7 +63,7 @@ def test_nothing_is_climbed_where_no_pipelines_could_be_worth_more(starving: Sea
 
 
 def test_a_plan_far_from_what_divisions_begin_with_is_found() -> None:
-    """30 changes from each division had not come to it: the plan was worth 0.91 of this one, which is the optimum."""
+    """30 changes from each division had not come to it: the plan was worth 0.91 of this one, the best that is known."""
     fleet, costs, work = starving_case(10, 7)
     plan = make_plan(fleet, costs, work, job={}, job_file="job.yaml")
     assert plan.predicted.objective >= 9.35
